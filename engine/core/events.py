@@ -8,7 +8,11 @@ from engine.core.types import FinishReason, Nanos, PauseReason, PreemptionMode, 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one request. `num_recomputed_tokens` is work done again after preemption, charged to nobody."""
+    """Tokens that one request consumed: of its prompt those that were computed, all of them unless it ended early.
+
+    `num_recomputed_tokens` is work done again after preemption, charged to nobody · `num_preemptions` counts the times
+    that it lost its blocks.
+    """
 
     num_prompt_tokens: int
     num_cached_prompt_tokens: int
@@ -19,7 +23,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Lengths in nanoseconds: waiting for the first step, until the first token, from there to the end; of these, preempted."""
+    """Lengths in nanoseconds: waiting for the first step, from there to the first token, from there to the end.
+
+    `preempted_ns` is the part of them between each Preempted and the next Resumed, or the end.
+    """
 
     queue_ns: Nanos
     prefill_ns: Nanos

@@ -13,7 +13,7 @@ from engine.core.types import BlockId, SamplingParams, SequenceKey
 
 @dataclass(frozen=True, slots=True)
 class RowStart:
-    """A sequence takes a row: `token_ids` are all its tokens so far, of which the first `num_prompt_tokens` are prompt."""
+    """A sequence takes a row. `token_ids` are its tokens so far, the first `num_prompt_tokens` of them its prompt."""
 
     row: int
     key: SequenceKey
@@ -28,9 +28,10 @@ class StepPlan:
     """One forward pass.
 
     Order of effects: `stopped` rows are forgotten, `started` rows begin, `new_blocks` are appended, then the chunks
-    run. The columns `rows`, `starts`, `num_tokens`, `samples` have one entry per chunk, decodes before prefills:
-    the chunk computes tokens [start, start + num_tokens) of its row, and samples a next token from the last of
-    them if `samples`, which is so exactly when it reaches the last known token.
+    run. The columns `rows`, `starts`, `num_tokens`, `samples` have one entry per chunk, those of one token (decodes)
+    before the longer ones: the chunk computes tokens [start, start + num_tokens) of its row, and samples a next token
+    from the last of them if `samples`, which is so exactly when it reaches the last known token. A row that is both
+    stopped and started changes hands. `start` is above 0 in the first chunk of a row whose sequence kept its blocks.
     """
 
     step_id: int

@@ -42,7 +42,7 @@ class SequenceView(Protocol):
 
 
 class LeaveReason(Enum):
-    """Why a sequence left the waiting queue."""
+    """Why a sequence waits no longer. FINISHED comes once for every sequence, also for one that was not waiting."""
 
     ADMITTED = "admitted"
     FINISHED = "finished"
@@ -67,7 +67,8 @@ class SchedulingPolicy(Protocol):
         """`seq` has begun to wait: it is new (`num_preemptions` 0), was preempted, or is no longer held. O(log n)."""
 
     def on_leave(self, seq: SequenceView, reason: LeaveReason, now: Nanos) -> None:
-        """`seq` waits no longer. ADMITTED is the selection of the published policies. O(log n)."""
+        """`seq` waits no longer. ADMITTED is the selection of the published policies. With FINISHED nothing follows,
+        and what was committed before has been charged. O(log n)."""
 
     def select(self, now: Nanos) -> SequenceView | None:
         """The waiting sequence to admit next, or None if none waits. Changes nothing; asked again after each grant."""
@@ -85,7 +86,7 @@ class SchedulingPolicy(Protocol):
         """The counters, so that a restart or a change of policy can carry them over."""
 
     def restore(self, snapshot: bytes) -> None:
-        """Take over counters. Raises ValueError if `snapshot` is not one of this policy's."""
+        """Take over counters, before the first sequence arrives. ValueError if they are not this policy's."""
 
 
 class PreemptionPolicy(Protocol):

@@ -1,9 +1,7 @@
-"""Identities, requests and the per-sequence state. Everything is frozen but `Sequence` and `BlockTable`.
+"""Identities, requests and the words for what happens to them. Everything here is frozen."""
 
-`Sequence` is the field's word; the abstract base class of that name is imported as `collections.abc`.
-"""
-
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, NewType
 
@@ -61,10 +59,14 @@ class PreemptionMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PathNode:
-    """A node of the tenancy tree. `weight` > 0 is its share against its siblings."""
+    """A node of the tenancy tree. `weight` is its share against its siblings; ValueError unless finite and above 0."""
 
     id: str
     weight: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight < math.inf:
+            raise ValueError(f"the weight of {self.id} must be finite and above 0, not {self.weight}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,10 @@ class Request:
     """What the engine was asked to do. Path, class and salt come from the tenant's record, never from a client field.
 
     `path` is (organization, team) · `max_output_tokens` >= 1 · `stop_token_ids` end the output and are part of it ·
-    `deadline` and `queue_deadline` are points in time, the second one before the first step.
+    `deadline` and `queue_deadline` are points in time, the second one before the first step · `granted_output_tokens`
+    None is all of them.
+
+    Raises ValueError where the path or the prompt is empty, or `max_output_tokens` is below 1.
     """
 
     generation_id: str
@@ -118,56 +123,14 @@ class Request:
     cache_salt: bytes = b""
     policy_revision: int = 0
 
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ValueError("a request needs the path of its tenant")
+        if not self.prompt_token_ids:
+            raise ValueError("the prompt needs at least one token")
+        if self.max_output_tokens < 1:
+            raise ValueError(f"max_output_tokens must be at least 1, not {self.max_output_tokens}")
+
     @property
     def tenant_id(self) -> TenantId:
         return TenantId("/".join(node.id for node in self.path))
-
-
-@dataclass(slots=True)
-class BlockTable:
-    """The KV blocks of one sequence, in token order. Written by BlockManager only."""
-
-    device: list[BlockId] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """The state of one sequence. Written by Scheduler and BlockManager only; policies see a `SequenceView`.
-
-    num_computed_tokens   tokens whose keys and values are in the cache
-    num_scheduled_tokens  tokens of the open plan
-    num_regained_tokens   tokens below this mark were computed before a preemption: computing them again is lost work
-    """
-
-    request: Request
-    arrival_index: int
-    tenant_id: TenantId
-    priority_class: PriorityClass
-    granted_output_tokens: int
-    status: SequenceStatus = SequenceStatus.WAITING
-    finish_reason: FinishReason | None = None
-    output_token_ids: list[int] = field(default_factory=list)
-    num_computed_tokens: int = 0
-    num_scheduled_tokens: int = 0
-    num_regained_tokens: int = 0
-    num_recomputed_tokens: int = 0
-    num_preemptions: int = 0
-    row: int | None = None
-    reader_blocked: bool = False
-    block_table: BlockTable = field(default_factory=BlockTable)
-
-    @property
-    def key(self) -> SequenceKey:
-        return SequenceKey(self.request.generation_id, 0)
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.request.prompt_token_ids)
-
-    @property
-    def num_output_tokens(self) -> int:
-        return len(self.output_token_ids)
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.request.prompt_token_ids) + len(self.output_token_ids)

@@ -1,0 +1,126 @@
+"""What a step did: computed tokens counted, output tokens emitted, tenants charged, sequences ended.
+
+Decides nothing about the next step. A token is charged once: those computed again after a preemption are counted apart.
+"""
+
+from collections import abc
+from dataclasses import dataclass
+
+from engine.core.events import TokensEmitted
+from engine.core.lifecycle import Lifecycle
+from engine.core.plan import StepOutput
+from engine.core.policy import Service
+from engine.core.sequence import Sequence
+from engine.core.tenant import Tenant
+from engine.core.types import FinishReason, Nanos, SequenceStatus, TenantId
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one tenant got in the step that is being committed."""
+
+    tenant: Tenant
+    num_prefill_tokens: int = 0
+    num_output_tokens: int = 0
+    num_recomputed_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a sequence ended in the step that is being committed."""
+
+    seq: Sequence
+    reason: FinishReason
+    error: str | None = None
+
+
+class Committer:
+    """Applies one output after the other. Changes states only through `lifecycle`."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+
+    def commit(self, granted: abc.Iterable[tuple[Sequence, bool]], output: StepOutput, now: Nanos) -> None:
+        """The sequences that were granted tokens, each with whether it samples, have got on by `output`."""
+        tallies: dict[TenantId, Tally] = {}
+        ends: list[End] = []
+        for seq, samples in granted:
+            if seq.status is SequenceStatus.FINISHED:
+                continue  # ended while the plan was open: what was computed for it is discarded
+            tally = tallies.get(seq.tenant.id)
+            if tally is None:
+                tally = tallies[seq.tenant.id] = Tally(seq.tenant)
+            _advance(seq, tally)
+            end = self._take_output(seq, samples, output, tally, now)
+            if end is not None:
+                ends.append(end)
+            elif seq.hold_reason is not None:
+                self._lifecycle.pause(seq, seq.hold_reason, now)
+        self._charge(tallies)
+        for end in ends:
+            self._lifecycle.finish(end.seq, end.reason, now, end.error)
+        self._lifecycle.release_ended()
+
+    def _take_output(self, seq: Sequence, samples: bool, output: StepOutput, tally: Tally, now: Nanos) -> End | None:
+        row = seq.row
+        assert row is not None, "a sequence was granted tokens without a row"
+        if row in output.errors:
+            return End(seq, FinishReason.ERROR, output.errors[row])
+        if not samples:
+            return None
+        token_ids, reason = _accept(seq, output.accepted[row])
+        seq.output_token_ids += token_ids
+        seq.num_tokens += len(token_ids)
+        tally.num_output_tokens += len(token_ids)
+        if seq.timeline.first_token_at is None:
+            seq.timeline.first_token_at = now
+        logprobs = output.logprobs.get(row, ())[: len(token_ids)]
+        self._lifecycle.events.append(TokensEmitted(seq.key, token_ids, logprobs))
+        return None if reason is None else End(seq, reason)
+
+    def _charge(self, tallies: abc.Mapping[TenantId, Tally]) -> None:
+        for tenant_id in sorted(tallies):
+            tally = tallies[tenant_id]
+            tenant = tally.tenant
+            tenant.num_prefill_tokens += tally.num_prefill_tokens
+            tenant.num_output_tokens += tally.num_output_tokens
+            tenant.num_recomputed_tokens += tally.num_recomputed_tokens
+            self._lifecycle.policy.charge(
+                Service(
+                    tenant_id=tenant_id,
+                    path=tenant.path,
+                    num_prefill_tokens=tally.num_prefill_tokens,
+                    num_output_tokens=tally.num_output_tokens,
+                    num_recomputed_tokens=tally.num_recomputed_tokens,
+                )
+            )
+
+
+def _advance(seq: Sequence, tally: Tally) -> None:
+    """The scheduled tokens of `seq` are computed; those computed for the first time count as service."""
+    start = seq.num_computed_tokens
+    end = start + seq.num_scheduled_tokens
+    seq.num_computed_tokens = end
+    seq.num_scheduled_tokens = 0
+    if seq.timeline.first_token_at is None:
+        seq.timeline.num_prefill_steps += 1
+    else:
+        seq.timeline.num_decode_steps += 1
+    # [start, first_new) lost work · [first_new, num_prompt_tokens) prefill · beyond: paid for when it was emitted
+    first_new = min(end, max(start, seq.num_regained_tokens))
+    if first_new > start:
+        seq.num_recomputed_tokens += first_new - start
+        tally.num_recomputed_tokens += first_new - start
+    if first_new < seq.num_prompt_tokens:
+        tally.num_prefill_tokens += min(end, seq.num_prompt_tokens) - first_new
+
+
+def _accept(seq: Sequence, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
+    """Of the sampled tokens, those up to the end of the sequence, and why it ends there; None if it does not."""
+    num_left = seq.request.max_output_tokens - seq.num_output_tokens
+    for num_accepted, token_id in enumerate(token_ids, start=1):
+        if token_id in seq.request.stop_token_ids:
+            return token_ids[:num_accepted], FinishReason.STOP
+        if num_accepted == num_left:
+            return token_ids[:num_accepted], FinishReason.LENGTH
+    return token_ids, None

@@ -1,0 +1,172 @@
+"""The state of one sequence: the only mutable thing that the scheduler's parts share.
+
+`Sequence` is the field's word; the abstract base class of that name is imported as `collections.abc`.
+"""
+
+from dataclasses import dataclass, field
+
+from engine.core.events import Timings, Usage
+from engine.core.tenant import Tenant
+from engine.core.types import (
+    BlockId,
+    FinishReason,
+    Nanos,
+    PathNode,
+    PauseReason,
+    PriorityClass,
+    Request,
+    SequenceKey,
+    SequenceStatus,
+    TenantId,
+)
+
+
+@dataclass(slots=True)
+class BlockTable:
+    """The KV blocks of one sequence, in token order. Written by BlockManager only."""
+
+    device: list[BlockId] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Timeline:
+    """When a sequence got how far. Written by Lifecycle and Scheduler.
+
+    A sequence is *suspended* from a preemption or pause until it is computed again.
+    """
+
+    arrived_at: Nanos
+    started_at: Nanos | None = None
+    first_token_at: Nanos | None = None
+    suspended_at: Nanos | None = None
+    suspended_ns: int = 0
+    num_prefill_steps: int = 0
+    num_decode_steps: int = 0
+
+    def suspend(self, now: Nanos) -> None:
+        """Nothing changes for a sequence that is suspended already."""
+        if self.suspended_at is None:
+            self.suspended_at = now
+
+    def resume(self, now: Nanos) -> None:
+        if self.suspended_at is not None:
+            self.suspended_ns += now - self.suspended_at
+            self.suspended_at = None
+
+    def timings(self, ended_at: Nanos) -> Timings:
+        """The lengths of the stages, those that the end cut short or prevented included."""
+        started_at = ended_at if self.started_at is None else self.started_at
+        first_token_at = ended_at if self.first_token_at is None else self.first_token_at
+        open_ns = 0 if self.suspended_at is None else ended_at - self.suspended_at
+        return Timings(
+            queue_ns=Nanos(started_at - self.arrived_at),
+            prefill_ns=Nanos(first_token_at - started_at),
+            decode_ns=Nanos(ended_at - first_token_at),
+            preempted_ns=Nanos(self.suspended_ns + open_ns),
+            num_prefill_steps=self.num_prefill_steps,
+            num_decode_steps=self.num_decode_steps,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One sequence. Written by Lifecycle, Planner and Scheduler; policies see a `SequenceView`.
+
+    num_tokens            known tokens: the prompt and the output so far
+    num_computed_tokens   of these, whose keys and values are in the cache
+    num_scheduled_tokens  tokens of the plan being made or open
+    num_regained_tokens   tokens below this mark were computed before a preemption: computing them again is lost work
+    row                   the row of the runner's batch; RUNNING sequences have one
+    """
+
+    request: Request
+    arrival_index: int
+    tenant: Tenant
+    priority_class: PriorityClass
+    granted_output_tokens: int
+    timeline: Timeline
+    status: SequenceStatus
+    key: SequenceKey
+    num_prompt_tokens: int
+    num_tokens: int
+    output_token_ids: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_scheduled_tokens: int = 0
+    num_regained_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    num_preemptions: int = 0
+    row: int | None = None
+    reader_blocked: bool = False
+    block_table: BlockTable = field(default_factory=BlockTable)
+
+    @classmethod
+    def of(cls, request: Request, arrival_index: int, tenant: Tenant) -> "Sequence":
+        """The sequence of a request that has just arrived."""
+        granted = request.granted_output_tokens
+        return cls(
+            request=request,
+            arrival_index=arrival_index,
+            tenant=tenant,
+            priority_class=request.priority_class,
+            granted_output_tokens=request.max_output_tokens if granted is None else granted,
+            timeline=Timeline(request.arrived_at),
+            status=SequenceStatus.WAITING,
+            key=SequenceKey(request.generation_id, 0),
+            num_prompt_tokens=len(request.prompt_token_ids),
+            num_tokens=len(request.prompt_token_ids),
+        )
+
+    @property
+    def tenant_id(self) -> TenantId:
+        return self.tenant.id
+
+    @property
+    def path(self) -> tuple[PathNode, ...]:
+        """With the weights of the newest policy revision."""
+        return self.tenant.path
+
+    @property
+    def arrived_at(self) -> Nanos:
+        return self.request.arrived_at
+
+    @property
+    def deadline(self) -> Nanos | None:
+        return self.request.deadline
+
+    @property
+    def num_output_tokens(self) -> int:
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def max_num_tokens(self) -> int:
+        """Tokens that the sequence can ever have."""
+        return self.num_prompt_tokens + self.request.max_output_tokens
+
+    @property
+    def hold_reason(self) -> PauseReason | None:
+        """Why the sequence may get no tokens, whatever the policy says; None if it may."""
+        if self.num_output_tokens >= self.granted_output_tokens:
+            return PauseReason.QUOTA
+        return PauseReason.READER if self.reader_blocked else None
+
+    @property
+    def expires_at(self) -> Nanos | None:
+        """The next point in time at which the sequence ends if it has not moved on."""
+        queue_deadline = self.request.queue_deadline if self.timeline.started_at is None else None
+        limits = [limit for limit in (self.request.deadline, queue_deadline) if limit is not None]
+        return min(limits, default=None)
+
+    @property
+    def expiry_reason(self) -> FinishReason:
+        """Which of its limits `expires_at` is."""
+        return FinishReason.DEADLINE if self.expires_at == self.request.deadline else FinishReason.QUEUE_TIMEOUT
+
+    def usage(self) -> Usage:
+        """What the sequence consumed so far."""
+        return Usage(
+            num_prompt_tokens=min(self.num_prompt_tokens, max(self.num_computed_tokens, self.num_regained_tokens)),
+            num_cached_prompt_tokens=0,
+            num_output_tokens=self.num_output_tokens,
+            num_recomputed_tokens=self.num_recomputed_tokens,
+            num_preemptions=self.num_preemptions,
+        )

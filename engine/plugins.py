@@ -1,0 +1,128 @@
+"""Policies by name: ours and a stranger's come through the same entry points.
+
+A policy's options are the keyword parameters of its constructor, each annotated `int`, `float`, `bool` or `str`.
+
+PolicyError                  the policy cannot be used as it was asked for; the message names what to change
+├── UnknownPolicyError       no installed distribution has it, or several do
+├── BrokenPolicyError        it cannot be imported, or is no policy
+├── UnknownOptionError       it has no such option
+└── InvalidOptionError       the option's value is not of its type, or the policy refuses it
+"""
+
+import inspect
+from collections import abc
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from engine.core.policy import PreemptionPolicy, SchedulingPolicy
+
+SCHEDULING_GROUP = "evenflow.scheduling_policies"
+PREEMPTION_GROUP = "evenflow.preemption_policies"
+
+BOOLEANS = {"true": True, "false": False}
+
+
+class PolicyError(Exception):
+    """Base of every error that loading a policy raises."""
+
+
+class UnknownPolicyError(PolicyError):
+    """No such policy is installed, or more than one; `installed` are the names to choose from."""
+
+    def __init__(self, message: str, installed: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.installed = installed
+
+
+class BrokenPolicyError(PolicyError):
+    """The distribution that has the policy is at fault."""
+
+
+class UnknownOptionError(PolicyError):
+    """The policy has no such option."""
+
+
+class InvalidOptionError(PolicyError):
+    """The policy has the option but cannot take the value."""
+
+
+def load_scheduling_policy(name: str, options: abc.Mapping[str, str]) -> SchedulingPolicy:
+    """A new policy. Raises PolicyError."""
+    policy: SchedulingPolicy = _load(SCHEDULING_GROUP, name, options)
+    _check_methods(name, policy, SchedulingPolicy)
+    return policy
+
+
+def load_preemption_policy(name: str, options: abc.Mapping[str, str]) -> PreemptionPolicy:
+    """A new policy. Raises PolicyError."""
+    policy: PreemptionPolicy = _load(PREEMPTION_GROUP, name, options)
+    _check_methods(name, policy, PreemptionPolicy)
+    return policy
+
+
+def installed(group: str) -> tuple[str, ...]:
+    """The names that one of the two groups offers, in order."""
+    return tuple(sorted({entry.name for entry in entry_points(group=group)}))
+
+
+def _load(group: str, name: str, options: abc.Mapping[str, str]) -> Any:  # a stranger's class: the caller checks it
+    factory = _import(_entry_point(group, name))
+    types = _option_types(name, factory)
+    unknown = sorted(options.keys() - types.keys())
+    if unknown:
+        known = ", ".join(types) or "none"
+        raise UnknownOptionError(f"policy {name} has no option {unknown[0]}; its options are: {known}")
+    arguments = {option: _parse(name, option, text, types[option]) for option, text in options.items()}
+    try:
+        return factory(**arguments)
+    except ValueError as error:
+        raise InvalidOptionError(f"policy {name}: {error}") from error
+
+
+def _entry_point(group: str, name: str) -> EntryPoint:
+    found = {entry.value: entry for entry in entry_points(group=group, name=name)}
+    if not found:
+        names = installed(group)
+        raise UnknownPolicyError(f"there is no policy {name}; installed are: {', '.join(names)}", names)
+    if len(found) > 1:
+        raise UnknownPolicyError(
+            f"policy {name} is installed more than once: {', '.join(sorted(found))}", installed(group)
+        )
+    return next(iter(found.values()))
+
+
+def _import(entry: EntryPoint) -> abc.Callable[..., Any]:  # its parameters are the policy's own
+    try:
+        factory = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise BrokenPolicyError(f"policy {entry.name} ({entry.value}) cannot be imported: {error}") from error
+    if not inspect.isclass(factory):
+        raise BrokenPolicyError(f"policy {entry.name} ({entry.value}) is not a class")
+    return factory
+
+
+def _option_types(name: str, factory: abc.Callable[..., Any]) -> dict[str, type]:  # see _import
+    try:
+        parameters = inspect.signature(factory, eval_str=True).parameters
+    except NameError as error:
+        raise BrokenPolicyError(f"the options of policy {name} are annotated with an unknown type: {error}") from error
+    return {option: parameter.annotation for option, parameter in parameters.items()}
+
+
+def _parse(name: str, option: str, text: str, kind: type) -> int | float | bool | str:
+    try:
+        if kind is bool:
+            return BOOLEANS[text.lower()]
+        if kind in (int, float, str):
+            value: int | float | str = kind(text)
+            return value
+    except (ValueError, KeyError) as error:
+        raise InvalidOptionError(f"option {option} of policy {name} must be {kind.__name__}, not {text!r}") from error
+    raise BrokenPolicyError(f"option {option} of policy {name} must be annotated int, float, bool or str")
+
+
+def _check_methods(name: str, policy: object, protocol: type) -> None:
+    methods = [method for method in vars(protocol) if not method.startswith("_")]
+    missing = [method for method in methods if not callable(getattr(policy, method, None))]
+    if missing:
+        raise BrokenPolicyError(f"policy {name} is no {protocol.__name__}: it lacks {', '.join(missing)}")

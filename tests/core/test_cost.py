@@ -1,0 +1,86 @@
+"""What a step costs, counted in function calls: no clock, no noise."""
+
+import sys
+from collections import abc
+from types import FrameType
+
+import pytest
+
+from engine.core.scheduler import Scheduler
+from engine.core.types import Nanos
+from tests.builders import make_request, make_scheduler
+from tests.fakes import ConstantRunner
+
+NOW = Nanos(0)
+RUNNER = ConstantRunner()
+
+
+def count_calls(work: abc.Callable[[], object]) -> int:
+    """Calls of Python and built-in functions during `work`."""
+    num_calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal num_calls
+        num_calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return num_calls
+
+
+def decoding_scheduler(scheduling: str, *, num_running: int, num_waiting: int, prompt: int = 4) -> Scheduler:
+    """A scheduler that only decodes, with every row taken and far from the next block border."""
+    scheduler = make_scheduler(
+        scheduling,
+        max_num_seqs=num_running,
+        max_num_batched_tokens=4096,
+        block_size=1024,
+        num_device_blocks=64,
+    )
+    for number in range(num_running):
+        scheduler.add(make_request(tenant=f"t{number % 5}", prompt=prompt, max_output_tokens=400), NOW)
+    while len(scheduler.lifecycle.running) < num_running:
+        scheduler.commit(RUNNER.execute(scheduler.plan(NOW)), NOW)
+    for number in range(num_waiting):
+        scheduler.add(make_request(tenant=f"t{number % 50}", prompt=4, max_output_tokens=400), NOW)
+    scheduler.commit(RUNNER.execute(scheduler.plan(NOW)), NOW)
+    return scheduler
+
+
+def calls_of_one_step(scheduler: Scheduler) -> int:
+    def step() -> None:
+        scheduler.commit(RUNNER.execute(scheduler.plan(NOW)), NOW)
+
+    return count_calls(step)
+
+
+@pytest.mark.parametrize("scheduling", ["fcfs", "vtc"])
+def test_a_step_costs_the_same_however_many_requests_wait(scheduling: str):
+    few, many = (decoding_scheduler(scheduling, num_running=8, num_waiting=number) for number in (10, 2_000))
+
+    assert calls_of_one_step(few) == calls_of_one_step(many)
+
+
+def test_a_decode_costs_the_same_however_long_the_context_is():
+    short, long = (decoding_scheduler("vtc", num_running=8, num_waiting=0, prompt=prompt) for prompt in (4, 500))
+
+    assert calls_of_one_step(short) == calls_of_one_step(long)
+
+
+def test_the_cost_of_a_step_is_linear_in_the_running_sequences():
+    per_sequence = [
+        calls_of_one_step(decoding_scheduler("vtc", num_running=number, num_waiting=0)) / number for number in (8, 32)
+    ]
+
+    assert per_sequence[1] <= per_sequence[0] <= 40
+
+
+@pytest.mark.parametrize("scheduling", ["fcfs", "vtc"])
+def test_choosing_who_is_next_does_not_look_at_all_who_wait(scheduling: str):
+    scheduler = decoding_scheduler(scheduling, num_running=2, num_waiting=2_000)
+    policy = scheduler.lifecycle.policy
+
+    assert count_calls(lambda: policy.select(NOW)) < 60

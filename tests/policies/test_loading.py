@@ -1,0 +1,105 @@
+"""Policies by name, ours and a stranger's."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from engine.plugins import (
+    PREEMPTION_GROUP,
+    SCHEDULING_GROUP,
+    BrokenPolicyError,
+    InvalidOptionError,
+    UnknownOptionError,
+    UnknownPolicyError,
+    installed,
+    load_preemption_policy,
+    load_scheduling_policy,
+)
+from tests.policies.stranger import add_distribution
+
+
+def test_our_policies_are_installed_under_their_names():
+    assert {"fcfs", "vtc"} <= set(installed(SCHEDULING_GROUP))
+    assert {"latest_arrival"} <= set(installed(PREEMPTION_GROUP))
+
+
+def test_each_load_gives_a_new_policy():
+    assert load_scheduling_policy("vtc", {}) is not load_scheduling_policy("vtc", {})
+
+
+@pytest.mark.parametrize("load", [load_scheduling_policy, load_preemption_policy])
+def test_an_unknown_name_lists_what_is_installed(load):
+    with pytest.raises(UnknownPolicyError, match="there is no policy fifo; installed are: ") as error:
+        load("fifo", {})
+
+    assert all(name in str(error.value) for name in error.value.installed)
+    assert error.value.installed
+
+
+def test_a_preemption_policy_is_no_scheduling_policy():
+    with pytest.raises(UnknownPolicyError):
+        load_scheduling_policy("latest_arrival", {})
+
+
+def test_an_unknown_option_is_refused_by_name():
+    with pytest.raises(
+        UnknownOptionError, match="vtc has no option quantum; its options are: prefill_cost, output_cost"
+    ):
+        load_scheduling_policy("vtc", {"prefill_cost": "1", "quantum": "3"})
+
+
+def test_a_policy_without_options_takes_none():
+    with pytest.raises(UnknownOptionError, match="fcfs has no option quantum; its options are: none"):
+        load_scheduling_policy("fcfs", {"quantum": "3"})
+
+
+def test_an_option_of_the_wrong_type_is_refused_by_name():
+    with pytest.raises(InvalidOptionError, match="option prefill_cost of policy vtc must be float, not 'much'"):
+        load_scheduling_policy("vtc", {"prefill_cost": "much"})
+
+
+@pytest.mark.usefixtures("stranger")
+class TestStranger:
+    def test_is_loaded_by_name_like_our_own(self):
+        assert type(load_scheduling_policy("newest_first", {})).__module__ == "stranger_policies"
+        assert type(load_preemption_policy("most_computed", {})).__module__ == "stranger_policies"
+        assert "newest_first" in installed(SCHEDULING_GROUP)
+
+    def test_gets_options_of_every_type(self):
+        options = {"patience": "3", "reverse": "True", "label": "x", "factor": "0.5"}
+
+        assert load_scheduling_policy("newest_first", options).options == (3, True, "x", 0.5)
+
+    @pytest.mark.parametrize(
+        ("option", "text"), [("patience", "3.5"), ("patience", "-1"), ("reverse", "yes"), ("factor", "")]
+    )
+    def test_option_that_does_not_parse_or_is_refused_is_named(self, option: str, text: str):
+        with pytest.raises(InvalidOptionError, match=option):
+            load_scheduling_policy("newest_first", {option: text})
+
+    def test_option_without_a_type_is_the_strangers_fault(self):
+        with pytest.raises(BrokenPolicyError, match="option patience of policy untyped must be annotated"):
+            load_scheduling_policy("untyped", {"patience": "1"})
+
+    @pytest.mark.parametrize("name", ["missing_module", "missing_class"])
+    def test_that_cannot_be_imported_is_named(self, name: str):
+        with pytest.raises(BrokenPolicyError, match=f"policy {name} .* cannot be imported"):
+            load_scheduling_policy(name, {})
+
+    def test_that_is_not_a_class_is_named(self):
+        with pytest.raises(BrokenPolicyError, match=r"function .* is not a class"):
+            load_scheduling_policy("function", {})
+
+    def test_that_lacks_methods_is_told_which(self):
+        with pytest.raises(BrokenPolicyError, match="is no SchedulingPolicy: it lacks on_arrive, on_leave, key"):
+            load_scheduling_policy("incomplete", {})
+        with pytest.raises(BrokenPolicyError, match="is no PreemptionPolicy: it lacks victims"):
+            load_preemption_policy("incomplete", {})
+
+    def test_that_takes_our_name_is_refused_rather_than_preferred(self, stranger: Path):
+        add_distribution(stranger, "impostor", "[evenflow.scheduling_policies]\nvtc = stranger_policies:NewestFirst\n")
+        importlib.invalidate_caches()
+
+        with pytest.raises(UnknownPolicyError, match=r"vtc is installed more than once: policies\.vtc:Vtc, stranger_"):
+            load_scheduling_policy("vtc", {})
