@@ -1,0 +1,151 @@
+"""Text and chats to token ids, for one model, from what its engine tells: no model file is read here.
+
+Knows neither tenants nor the wire. The blocking methods may run in any thread; the async ones keep the event loop free,
+because the library (Hugging Face `tokenizers`) releases the GIL in `encode_batch_fast`; in `encode` it holds it.
+"""
+
+import asyncio
+import json
+from collections import abc
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer as Backend
+
+from gateway.tokenizer.chat_template import ChatMessage, ChatTemplate
+from gateway.tokenizer.control_tokens import ControlTokens, choose_mark
+from gateway.tokenizer.description import Json
+from gateway.tokenizer.errors import EmptyPromptError, InvalidTextError, UnusableTokenizerError
+from gateway.tokenizer.prompt_bound import PromptBound, prompt_bound
+from gateway.tokenizer.special_tokens import SpecialTokens
+from gateway.tokenizer.token_bytes import TokenBytes, build_token_bytes
+
+INLINE_CHARACTERS = 1_000
+"""Up to here tokenizing takes a fraction of a millisecond, about what a thread costs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tokenizer:
+    """The tokenizer and the chat template of one model.
+
+    special_token_ids  ids that are no text: hide them from an output
+    """
+
+    backend: Backend
+    template: ChatTemplate
+    control_tokens: ControlTokens
+    token_bytes: TokenBytes
+    special: SpecialTokens
+    special_token_ids: frozenset[int]
+    bound: PromptBound
+
+    @classmethod
+    def from_model_info(
+        cls, tokenizer_json: bytes, chat_template: str, special: SpecialTokens, context_tokens: int
+    ) -> "Tokenizer":
+        """Takes some tenths of a second. Raises UnusableTokenizerError; a bad chat template only refuses chats."""
+        backend, description = _load(tokenizer_json)
+        template = ChatTemplate(chat_template, _special_texts(backend, special))
+        return cls(
+            backend=backend,
+            template=template,
+            control_tokens=ControlTokens(description, template.literal_text),
+            token_bytes=build_token_bytes(backend, description),
+            special=special,
+            special_token_ids=_special_ids(description, special),
+            bound=prompt_bound(backend, description, context_tokens),
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text prompt, after the model's begin token if it wants one.
+
+        The text of a special token becomes that token, as in `transformers`: the caller owns the whole prompt and could
+        send its ids as well, and prompts for fill-in-the-middle or with a template of one's own need them.
+        Raises EmptyPromptError, InvalidTextError or PromptTooLargeError.
+        """
+        token_ids = self._encode(text)
+        if self.special.add_bos_token and self.special.bos_token_id is not None:
+            token_ids.insert(0, self.special.bos_token_id)
+        return token_ids
+
+    def render_chat(self, messages: abc.Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> str:
+        """What the model's template makes of the messages, as `transformers` renders it. Raises PromptError."""
+        self._check_messages(messages)
+        return self.template.render(messages, add_generation_prompt=add_generation_prompt)
+
+    def encode_chat(self, messages: abc.Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
+        """Token ids of the rendered chat. The content of a message never becomes a control token (`control_tokens`).
+
+        Equal to `transformers`' where no content holds the text of one. Raises PromptError.
+        """
+        self._check_messages(messages)
+        if not any(map(self.control_tokens.occur_in, messages)):
+            return self._encode(self.template.render(messages, add_generation_prompt=add_generation_prompt))
+        mark = choose_mark([self.template.literal_text, *(message.content for message in messages)])
+        marked = [self.control_tokens.mark(message, mark) for message in messages]
+        rendered = self.template.render(marked, add_generation_prompt=add_generation_prompt)
+        return self.control_tokens.encode(rendered, mark)
+
+    async def encode_async(self, text: str) -> list[int]:
+        """`encode` without holding up the event loop. A cancelled wait leaves its thread to finish alone."""
+        if len(text) <= INLINE_CHARACTERS:
+            return self.encode(text)
+        return await asyncio.to_thread(self.encode, text)
+
+    async def encode_chat_async(
+        self, messages: abc.Sequence[ChatMessage], *, add_generation_prompt: bool = True
+    ) -> list[int]:
+        """`encode_chat` in a thread: what a template does with the messages takes as long as it takes."""
+        return await asyncio.to_thread(self.encode_chat, messages, add_generation_prompt=add_generation_prompt)
+
+    def token_text(self, token_id: int) -> str:
+        """The text of one token, U+FFFD for the part of a character; empty for an id beyond the vocabulary."""
+        by_id = self.token_bytes.by_id
+        return by_id[token_id].decode(errors="replace") if token_id < len(by_id) else ""
+
+    def _encode(self, text: str) -> list[int]:
+        self._check_text(text)
+        token_ids: list[int] = self.backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        if not token_ids:
+            raise EmptyPromptError
+        return token_ids
+
+    def _check_messages(self, messages: abc.Sequence[ChatMessage]) -> None:
+        if not messages:
+            raise EmptyPromptError
+        self._check_text("\n".join(message.content for message in messages))
+
+    def _check_text(self, text: str) -> None:
+        self.bound.check(text)
+        try:
+            text.encode()
+        except UnicodeEncodeError as err:
+            raise InvalidTextError("the text holds a lone surrogate, which is no character") from err
+
+
+def _load(tokenizer_json: bytes) -> tuple[Backend, Json]:
+    try:
+        backend = Backend.from_buffer(tokenizer_json)
+    except Exception as err:  # the library raises plain Exception
+        raise UnusableTokenizerError(f"the model's tokenizer cannot be read: {err}") from err
+    # A file may ask for either; a prompt is neither cut nor filled up behind the caller's back.
+    backend.no_truncation()
+    backend.no_padding()
+    return backend, json.loads(backend.to_str())
+
+
+def _special_texts(backend: Backend, special: SpecialTokens) -> dict[str, str]:
+    """The names that chat templates know, of the tokens that the model has."""
+    ids = {
+        "bos_token": special.bos_token_id,
+        "eos_token": special.eos_token_ids[0] if special.eos_token_ids else None,
+        "pad_token": special.pad_token_id,
+        "unk_token": special.unk_token_id,
+    }
+    texts = {name: backend.id_to_token(token_id) for name, token_id in ids.items() if token_id is not None}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def _special_ids(description: Json, special: SpecialTokens) -> frozenset[int]:
+    added = [token["id"] for token in description["added_tokens"] if token["special"]]
+    named = [special.bos_token_id, special.pad_token_id, special.unk_token_id]
+    return frozenset([*added, *special.eos_token_ids, *(token_id for token_id in named if token_id is not None)])
