@@ -162,6 +162,36 @@ def test_what_resumes_takes_the_next_free_row_before_anyone_is_admitted():
     assert starts == ["g", "running", "g", "waiting"]
 
 
+def test_what_is_preempted_while_it_resumes_does_not_return_in_the_same_plan():
+    driver = Driver(make_scheduler(num_device_blocks=8, growth_reserve_tokens=0))
+    for name in ("first", "second"):
+        driver.add(make_request(name, prompt=16, max_output_tokens=8, granted_output_tokens=1))
+    driver.step()
+    driver.scheduler.grant("first", 8, driver.now)
+    driver.scheduler.grant("second", 8, driver.now)
+
+    assert driver.chunks() == [("first", 16, 1)]
+    assert driver.scheduler.stats().num_waiting == 1
+
+
+def test_tokens_computed_for_the_third_time_are_not_taken_for_new():
+    driver = Driver(make_scheduler(num_device_blocks=8, max_num_batched_tokens=4))
+    driver.add(request := make_request("g", prompt=12, max_output_tokens=2))
+    for number in range(2):
+        while driver.scheduler.lifecycle.by_generation["g"].num_computed_tokens < (12, 4)[number]:
+            driver.step()
+        block(driver, "g")
+        driver.add(make_request(f"large{number}", tenant="b", prompt=28))
+        driver.run()
+        unblock(driver, "g")
+    driver.run()
+
+    assert driver.output("g") == expected_output(request)
+    assert driver.finished("g").usage.num_preemptions == 2
+    assert driver.finished("g").usage.num_recomputed_tokens == 4 + 12
+    assert driver.scheduler.stats().tenants[0].num_prefill_tokens == 12
+
+
 def test_a_prompt_can_be_paused_half_way():
     driver = Driver(make_scheduler(max_num_batched_tokens=4))
     request = make_request("g", prompt=12)

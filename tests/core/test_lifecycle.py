@@ -1,13 +1,9 @@
 """How requests end, and what is told of them."""
 
-import pytest
-
-from engine.core import tenant as tenant_module
 from engine.core.events import Admitted, Finished, Timings, TokensEmitted, Usage
 from engine.core.plan import TokenLogprobs
-from engine.core.stats import SchedulerStats, TenantStats
-from engine.core.types import FinishReason, Nanos, PathNode, Request, SamplingParams, SequenceKey
-from tests.builders import STEP_NS, Driver, make_path, make_request, make_scheduler
+from engine.core.types import FinishReason, Nanos, Request, SamplingParams, SequenceKey
+from tests.builders import STEP_NS, Driver, make_request, make_scheduler
 from tests.fakes import expected_output
 
 KEY = SequenceKey("g", 0)
@@ -262,97 +258,3 @@ class TestExpiry:
         assert driver.scheduler.next_expiry() == 70
         driver.abort("a")
         assert driver.scheduler.next_expiry() is None
-
-
-class TestTimings:
-    def test_of_a_request_that_queues_and_is_preempted(self):
-        driver = Driver(make_scheduler(num_device_blocks=8, growth_reserve_tokens=0, max_num_batched_tokens=12))
-        driver.add(make_request("old", prompt=12, max_output_tokens=16))
-        driver.add(make_request("new", prompt=12, max_output_tokens=10))
-        driver.run()
-
-        # Step 1 computes old's prompt, steps 2-3 new's beside old's decodes; then both decode until old needs a fifth
-        # block in step 6, which preempts new with 14 of 15 known tokens computed. It resumes when old has ended, in
-        # step 17, with a chunk of 12 and one of 3, and decodes its remaining six tokens.
-        assert driver.finished("old").timings == Timings(0, STEP_NS, 15 * STEP_NS, 0, 1, 15)
-        timings, usage = driver.finished("new").timings, driver.finished("new").usage
-        assert usage.num_recomputed_tokens == 14
-        assert timings.queue_ns == STEP_NS
-        assert timings.prefill_ns == 2 * STEP_NS
-        assert timings.preempted_ns == 11 * STEP_NS
-        assert timings.num_prefill_steps == 2
-        assert timings.queue_ns + timings.prefill_ns + timings.decode_ns == driver.now
-        assert timings.decode_ns == timings.preempted_ns + timings.num_decode_steps * STEP_NS
-
-    def test_of_a_request_that_ends_while_it_is_paused(self):
-        driver = Driver(make_scheduler())
-        driver.add(make_request("g", prompt=4, granted_output_tokens=1))
-        driver.run()
-        driver.now = Nanos(5 * STEP_NS)
-        driver.abort("g")
-
-        assert driver.finished("g").timings == Timings(0, STEP_NS, 4 * STEP_NS, 4 * STEP_NS, 1, 0)
-
-
-class TestStats:
-    def test_count_sequences_and_tokens_by_tenant(self):
-        driver = Driver(make_scheduler("vtc", max_num_seqs=2))
-        driver.add(
-            make_request(tenant="b", prompt=4),
-            make_request(tenant="a", prompt=6),
-            make_request(tenant="a", prompt=6),
-            make_request(tenant="a", prompt=6, granted_output_tokens=0),
-        )
-        driver.step()
-
-        assert driver.scheduler.stats() == SchedulerStats(
-            num_running=2,
-            num_waiting=1,
-            num_paused=1,
-            num_free_blocks=ALL_FREE - 3,
-            num_preemptions=0,
-            tenants=(
-                TenantStats("org-a/a", make_path("a"), 1, 1, 1, 6, 1, 0, standing=8.0),
-                TenantStats("org-b/b", make_path("b"), 1, 0, 0, 4, 1, 0, standing=6.0),
-            ),
-        )
-
-    def test_the_newest_revision_of_a_path_counts(self):
-        driver = Driver(make_scheduler())
-        for revision, weight in ((1, 1.0), (3, 4.0), (2, 2.0)):
-            driver.add(make_request(tenant="a", weight=weight, policy_revision=revision))
-
-        (tenant,) = driver.scheduler.stats().tenants
-        assert tenant.path[-1] == PathNode("a", 4.0)
-        assert {seq.path for seq in driver.scheduler.lifecycle.by_generation.values()} == {tenant.path}
-
-    def test_idle_tenants_are_remembered_up_to_a_limit(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(tenant_module, "MAX_IDLE_TENANTS", 3)
-        driver = Driver(make_scheduler())
-        driver.add(make_request("busy", tenant="busy", granted_output_tokens=0))
-        for number in (1, 2, 3, 1, 4):
-            driver.add(make_request(tenant=f"t{number}", prompt=2, max_output_tokens=1))
-            driver.run()
-
-        names = [tenant.tenant_id for tenant in driver.scheduler.stats().tenants]
-        assert names == ["org-busy/busy", "org-t1/t1", "org-t3/t3", "org-t4/t4"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"prompt": 0}, "prompt"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"weight": 0.0}, "weight"),
-        ({"weight": float("nan")}, "weight"),
-        ({"weight": float("inf")}, "weight"),
-    ],
-)
-def test_a_request_that_makes_no_sense_cannot_be_built(fields, message):
-    with pytest.raises(ValueError, match=message):
-        make_request(**fields)
-
-
-def test_a_request_needs_a_path():
-    with pytest.raises(ValueError, match="path"):
-        Request("g", (), (1,), 1, Nanos(0))

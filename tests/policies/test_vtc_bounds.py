@@ -15,8 +15,10 @@ from tests.builders import Driver, make_request, make_scheduler
 from tests.fakes import ConstantRunner
 
 W_P, W_Q = 1, 2
-NUM_ROWS = 4
+NUM_ROWS = 2
 MAX_PROMPT, MAX_OUTPUT = 40, 24
+MEAN_PHASE = 120  # steps
+NUM_STEPS = 1_500
 
 
 @dataclass
@@ -27,6 +29,7 @@ class Traffic:
     weights: dict[str, float]
     driver: Driver = field(init=False)
     service: dict[str, float] = field(init=False)
+    awake: set[str] = field(init=False)
     num_running_tokens: int = 0
 
     def __post_init__(self) -> None:
@@ -34,21 +37,17 @@ class Traffic:
         limits = {"max_num_seqs": NUM_ROWS, "max_num_batched_tokens": 24, "num_device_blocks": 256}
         self.driver = Driver(make_scheduler("vtc", **limits), ConstantRunner())
         self.service = dict.fromkeys(self.weights, 0.0)
+        self.awake = {next(iter(self.weights))}
 
-    def arrive(self, backlog: int) -> None:
-        """Each tenant has its own rate, which changes; `backlog` keeps queues from growing without end."""
+    def arrive(self) -> None:
+        """Tenants that are awake keep a backlog; each falls asleep and wakes up at times of its own."""
         waiting = self.waiting()
-        for index, tenant in enumerate(self.weights):
-            phase = (self.driver.scheduler.stats().num_waiting + index * 5 + len(self.driver.plans) // 40) % 3
-            if waiting.count(tenant) < backlog and self.random.random() < (0.02, 0.2, 0.9)[phase]:
-                self.driver.add(
-                    make_request(
-                        tenant=tenant,
-                        weight=self.weights[tenant],
-                        prompt=self.random.randint(1, MAX_PROMPT),
-                        max_output_tokens=self.random.randint(1, MAX_OUTPUT),
-                    )
-                )
+        for tenant, weight in self.weights.items():
+            if self.random.random() < 1 / MEAN_PHASE:
+                self.awake ^= {tenant}
+            if tenant in self.awake and waiting.count(tenant) < self.random.randint(1, 4):
+                prompt, num_output = self.random.randint(1, MAX_PROMPT), self.random.randint(1, MAX_OUTPUT)
+                self.driver.add(make_request(tenant=tenant, weight=weight, prompt=prompt, max_output_tokens=num_output))
 
     def step(self) -> None:
         """Run one step and count each tenant's service when it is charged."""
@@ -84,8 +83,8 @@ WEIGHTED = {"a": 1.0, "b": 2.0, "c": 0.5}
 def test_counters_of_waiting_tenants_stay_within_u(seed: int, weights: dict[str, float]):
     traffic = Traffic(seed, weights)
     largest = 0.0
-    for _ in range(600):
-        traffic.arrive(backlog=12)
+    for _ in range(NUM_STEPS):
+        traffic.arrive()
         counters = [
             traffic.driver.scheduler.lifecycle.policy.standing()[f"org-{t}/{t}"] for t in set(traffic.waiting())
         ]
@@ -102,8 +101,8 @@ def test_two_tenants_that_both_wait_are_served_alike_in_every_interval(seed: int
     pairs = [(f, g) for f in weights for g in weights if f != g]
     gaps = dict.fromkeys(pairs, 0.0)  # of W_f - W_g, the largest over the intervals that end now
     largest = 0.0
-    for _ in range(600):
-        traffic.arrive(backlog=12)
+    for _ in range(NUM_STEPS):
+        traffic.arrive()
         before = set(traffic.waiting())
         served = dict(traffic.service)
         traffic.step()

@@ -1,0 +1,1 @@
+"""The engine's sub-commands of `evenflow`, found through the entry-point group `evenflow.commands`."""

@@ -1,0 +1,1 @@
+"""Tensor operations. `reference` is their specification, `ops` is what the model calls."""

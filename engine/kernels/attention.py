@@ -1,0 +1,83 @@
+"""Paged attention in torch calls: chunks of similar size are gathered, padded and attended together.
+
+Keys are read only through block tables, into a buffer that is used again by every layer, so that it stays in the
+cache of the processor and costs no page faults. Padding reads the null block, which holds zeros.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedQueries:
+    """Where a group's N * Q queries come from and go to; padding repeats a chunk's last query.
+
+    source   [N * Q] int64, the token of the step that each query is
+    is_real  [tokens of the group] int64, which of the N * Q are no padding
+    target   [tokens of the group] int64, the token of the step that each of those is
+    """
+
+    source: Tensor
+    is_real: Tensor
+    target: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionGroup:
+    """N chunks that are attended in one call, as if each had Q query tokens and L keys.
+
+    block_ids   [N * M] int64, M blocks for each chunk, M * S >= L
+    mask        [N, 1, Q * G, L], 0 or -inf, in the model's dtype, for G query heads to a key-value head; None if every
+                query sees every key
+    queries     None if the group is the whole step, without padding
+    """
+
+    num_chunks: int
+    num_keys: int
+    block_ids: Tensor
+    mask: Tensor | None
+    queries: PaddedQueries | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """Every chunk of a step is in exactly one group. `gathered` [>= N * M, S, 2, KH, D] is scratch memory."""
+
+    groups: tuple[AttentionGroup, ...]
+    gathered: Tensor
+
+
+def paged_attention(q: Tensor, kv_cache: Tensor, plan: AttentionPlan) -> Tensor:
+    """Attend each query token to its sequence's cached keys, up to and including its own.
+
+    q [T, H, D] · kv_cache [B, S, 2, KH, D]. Returns [T, H * D] in q's dtype. Specified by `reference.paged_attention`.
+    """
+    output = torch.empty_like(q)
+    for group in plan.groups:
+        if group.queries is None:
+            return _attend(q, kv_cache, group, plan.gathered).flatten(1)
+        attended = _attend(q.index_select(0, group.queries.source), kv_cache, group, plan.gathered)
+        output.index_copy_(0, group.queries.target, attended.index_select(0, group.queries.is_real))
+    return output.flatten(1)
+
+
+def _attend(q: Tensor, kv_cache: Tensor, group: AttentionGroup, gathered: Tensor) -> Tensor:
+    """Returns [N * Q, H, D] for q of that shape."""
+    num_queries, num_heads, head_dim = q.shape
+    num_kv_heads = kv_cache.shape[3]
+    blocks = gathered[: group.block_ids.shape[0]]
+    torch.index_select(kv_cache, 0, group.block_ids, out=blocks)
+    keys, values = (
+        blocks.view(group.num_chunks, -1, 2, num_kv_heads, head_dim)[:, : group.num_keys]
+        .permute(2, 0, 3, 1, 4)  # [2, N, KH, L, D]
+        .unbind()
+    )
+    # The query heads that share a key-value head count as further queries: their keys are then read once.
+    shape = (group.num_chunks, -1, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    queries = q.view(shape).transpose(1, 2).flatten(2, 3)  # [N, KH, Q * G, D]
+    attended = scaled_dot_product_attention(queries, keys, values, attn_mask=group.mask)
+    per_query = attended.view(group.num_chunks, num_kv_heads, -1, num_heads // num_kv_heads, head_dim)
+    return per_query.transpose(1, 2).reshape(num_queries, num_heads, head_dim)

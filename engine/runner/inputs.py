@@ -1,0 +1,67 @@
+"""From a step's plan to the tensors of one forward pass. Works on whole columns, never on single tokens."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.core.plan import StepPlan
+from engine.model.forward_batch import ForwardBatch
+from engine.runner.attention_planner import AttentionPlanner, Chunks
+from engine.runner.row_table import RowTable
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """entered_blocks    [n] int64, the blocks whose first slot this step writes
+    sampled_rows      [R], the rows that sample, in the order of the logits
+    sampled_positions [R], where each one's new token will stand in its sequence
+    """
+
+    batch: ForwardBatch
+    entered_blocks: Tensor
+    sampled_rows: NDArray[np.int64]
+    sampled_positions: NDArray[np.int64]
+
+
+class InputBuilder:
+    """Reads the tokens and blocks of one table of rows."""
+
+    def __init__(self, rows: RowTable, planner: AttentionPlanner, block_size: int, device: torch.device) -> None:
+        self._rows = rows
+        self._planner = planner
+        self._block_size = block_size
+        self._device = device
+
+    def build(self, plan: StepPlan) -> StepInputs:
+        """The inputs of `plan`, which has at least one chunk and is already applied to the rows."""
+        num_tokens = np.array(plan.num_tokens, dtype=np.int64)
+        chunks = Chunks(
+            rows=np.array(plan.rows, dtype=np.int64),
+            starts=np.array(plan.starts, dtype=np.int64),
+            num_tokens=num_tokens,
+            offsets=np.cumsum(num_tokens) - num_tokens,
+        )
+        row_by_token = np.repeat(chunks.rows, num_tokens)
+        positions = np.arange(len(row_by_token)) + np.repeat(chunks.starts - chunks.offsets, num_tokens)
+        blocks = self._rows.block_ids[row_by_token, positions // self._block_size]
+        in_block = positions % self._block_size
+        samples = np.array(plan.samples, dtype=np.bool_)
+        batch = ForwardBatch(
+            token_ids=self._tensor(self._rows.token_ids[row_by_token, positions]),
+            positions=self._tensor(positions),
+            slot_mapping=self._tensor(blocks * self._block_size + in_block),
+            attention=self._planner.plan(chunks),
+            sampled_index=self._tensor((chunks.offsets + num_tokens - 1)[samples]),
+        )
+        return StepInputs(
+            batch=batch,
+            entered_blocks=self._tensor(blocks[in_block == 0]),
+            sampled_rows=chunks.rows[samples],
+            sampled_positions=chunks.num_keys[samples],
+        )
+
+    def _tensor(self, array: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)

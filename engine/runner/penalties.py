@@ -1,0 +1,74 @@
+"""Repetition, presence and frequency penalties, from counts that are kept per row.
+
+Counting costs one addition per sampled token; nothing is counted again. The tables span rows x vocabulary, but the
+operating system hands out their memory only where a row with penalties touches it.
+"""
+
+from collections import abc
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.core.plan import RowStart
+from engine.core.types import SamplingParams
+
+_UNPENALIZED = (1.0, 0.0, 0.0)
+
+
+class PenaltyTable:
+    """Which tokens each row's prompt holds and how often its output held each token. [rows, vocabulary] both."""
+
+    def __init__(self, num_rows: int, vocabulary_size: int, device: torch.device) -> None:
+        self._in_prompt = torch.zeros((num_rows, vocabulary_size), dtype=torch.bool, device=device)
+        self._num_in_output = torch.zeros((num_rows, vocabulary_size), dtype=torch.int32, device=device)
+        self._is_penalized = np.zeros(num_rows, dtype=np.bool_)
+
+    def start(self, started: abc.Iterable[RowStart]) -> None:
+        """Count anew for these rows, from all the tokens that each one brings."""
+        for start in started:
+            self._is_penalized[start.row] = _penalties(start.sampling) != _UNPENALIZED
+            if self._is_penalized[start.row]:
+                prompt, output = (
+                    torch.tensor(token_ids, dtype=torch.int64, device=self._in_prompt.device)
+                    for token_ids in (
+                        start.token_ids[: start.num_prompt_tokens],
+                        start.token_ids[start.num_prompt_tokens :],
+                    )
+                )
+                self._in_prompt[start.row].zero_().index_fill_(0, prompt, value=True)
+                self._num_in_output[start.row] = torch.bincount(output, minlength=self._num_in_output.shape[1])
+
+    def record(self, rows: NDArray[np.int64], token_ids: Tensor) -> None:
+        """Count one more output token of each row. token_ids [R] int64."""
+        penalized = np.flatnonzero(self._is_penalized[rows])
+        if len(penalized):
+            row_index = torch.from_numpy(rows[penalized]).to(token_ids.device)
+            self._num_in_output[row_index, token_ids[torch.from_numpy(penalized).to(token_ids.device)]] += 1
+
+    def adjust(self, logits: Tensor, rows: NDArray[np.int64], settings: NDArray[np.void]) -> Tensor:
+        """`logits` [R, V] with the penalties of `settings` applied: the same tensor if no row has any, else a new one.
+
+        A token of the prompt or output is pushed away from the top by division or multiplication (Keskar et al.
+        2019), then the ones of the output lose `presence` once and `frequency` for each time.
+        """
+        penalized = np.flatnonzero(self._is_penalized[rows])
+        if not len(penalized):
+            return logits
+        index = torch.from_numpy(penalized).to(logits.device)
+        row_index = torch.from_numpy(rows[penalized]).to(logits.device)
+        repetition, presence, frequency = (
+            torch.from_numpy(settings[name][penalized]).to(logits.device)[:, None]
+            for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")
+        )
+        counts = self._num_in_output[row_index]
+        plain = logits[index]
+        repeated = torch.where(plain > 0, plain / repetition, plain * repetition)
+        adjusted = torch.where(self._in_prompt[row_index] | (counts > 0), repeated, plain)
+        adjusted -= frequency * counts + presence * (counts > 0)
+        return logits.index_copy(0, index, adjusted)
+
+
+def _penalties(sampling: SamplingParams) -> tuple[float, float, float]:
+    return sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty

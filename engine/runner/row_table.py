@@ -1,0 +1,87 @@
+"""The rows of the batch: each running sequence's tokens, blocks and sampling settings, kept from step to step.
+
+Arrays on the host, allocated once. A step reads and writes columns of them, so that nothing is sent or built anew
+for the tokens that a sequence already has. Knows nothing of tensors.
+"""
+
+from collections import abc
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.config import SchedulerConfig
+from engine.core.plan import RowStart, StepPlan
+from engine.core.types import SamplingParams
+
+SAMPLING_DTYPE = np.dtype(
+    [
+        ("temperature", np.float32),
+        ("top_k", np.int64),
+        ("top_p", np.float32),
+        ("min_p", np.float32),
+        ("repetition_penalty", np.float32),
+        ("presence_penalty", np.float32),
+        ("frequency_penalty", np.float32),
+        ("seed", np.uint64),
+        ("num_logprobs", np.int64),
+    ]
+)
+"""`SamplingParams` as a row; `num_logprobs` is NO_LOGPROBS where none are wanted."""
+
+NO_LOGPROBS = -1
+_SEED_MASK = (1 << 64) - 1
+
+
+class RowTable:
+    """Columns by row.
+
+    token_ids  [rows, tokens of the longest request] int64
+    block_ids  [rows, blocks of the longest request] int64, in token order
+    sampling   [rows] of SAMPLING_DTYPE
+    """
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        num_rows = config.max_num_seqs
+        num_blocks = -(-config.max_request_tokens // config.block_size)
+        self.token_ids = np.zeros((num_rows, config.max_request_tokens), dtype=np.int64)
+        self.block_ids = np.zeros((num_rows, num_blocks), dtype=np.int64)
+        self.sampling = np.zeros(num_rows, dtype=SAMPLING_DTYPE)
+        self._num_blocks = np.zeros(num_rows, dtype=np.int64)
+
+    def apply(self, plan: StepPlan) -> None:
+        """Take over who starts in which row and who got more blocks. A stopped row needs nothing: it is overwritten."""
+        for start in plan.started:
+            self._start(start)
+        for row, block_ids in plan.new_blocks:
+            self._append_blocks(row, block_ids)
+
+    def append_tokens(
+        self, rows: NDArray[np.int64], positions: NDArray[np.int64], token_ids: NDArray[np.int64]
+    ) -> None:
+        """Keep each row's new token, which its next chunk computes, at its position."""
+        self.token_ids[rows, positions] = token_ids
+
+    def _start(self, start: RowStart) -> None:
+        self.token_ids[start.row, : len(start.token_ids)] = start.token_ids
+        self.sampling[start.row] = _sampling_row(start.sampling)
+        self._num_blocks[start.row] = 0
+        self._append_blocks(start.row, start.block_ids)
+
+    def _append_blocks(self, row: int, block_ids: abc.Sequence[int]) -> None:
+        begin = self._num_blocks[row]
+        self.block_ids[row, begin : begin + len(block_ids)] = block_ids
+        self._num_blocks[row] = begin + len(block_ids)
+
+
+def _sampling_row(sampling: SamplingParams) -> tuple[float | int, ...]:
+    return (
+        sampling.temperature,
+        sampling.top_k,
+        sampling.top_p,
+        sampling.min_p,
+        sampling.repetition_penalty,
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+        sampling.seed & _SEED_MASK,
+        NO_LOGPROBS if sampling.num_logprobs is None else sampling.num_logprobs,
+    )

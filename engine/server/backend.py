@@ -1,0 +1,57 @@
+"""The model and its runner, loaded on the engine's thread. The only place that brings torch into the process."""
+
+import os
+from collections import abc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine import machine
+from engine.core.config import SchedulerConfig
+from engine.errors import SettingsError
+from engine.loop import Runner
+from engine.machine import DeviceMemory
+from engine.settings import EngineSettings, resolve, resolve_num_threads
+
+if TYPE_CHECKING:  # it imports torch
+    from engine.model.info import ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What computes, what it computes, and the limits that follow from both and the machine."""
+
+    runner: Runner
+    model: "ModelInfo"
+    config: SchedulerConfig
+
+
+def load_backend(settings: EngineSettings, on_progress: abc.Callable[[float], None]) -> Backend:
+    """The model of `settings`, ready to run; `on_progress` gets the part that is loaded, 0 to 1.
+
+    Raises ModelError, and SettingsError where the settings do not fit the model or the machine.
+    """
+    num_threads = resolve_num_threads(settings, machine.num_cores())
+    # Read when the OpenMP library is loaded; it then holds for threads that torch does not know of, too.
+    os.environ["OMP_NUM_THREADS"] = str(num_threads)
+    import torch
+
+    from engine.model.loader import load_model
+    from engine.runner.model_runner import ModelRunner
+
+    torch.set_num_threads(num_threads)
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise SettingsError("device", "is cuda, but there is no CUDA device")
+    loaded = load_model(settings.model, dtype=settings.dtype, device=settings.device, on_progress=on_progress)
+    config = resolve(settings, loaded.info, _free_memory(loaded.device.type))
+    runner = ModelRunner(loaded, config)
+    runner.warm_up()
+    return Backend(runner, loaded.info, config)
+
+
+def _free_memory(device_type: str) -> DeviceMemory:
+    if device_type == "cpu":
+        return machine.cpu_memory()
+    import torch
+
+    free_bytes, _ = torch.cuda.mem_get_info()
+    return DeviceMemory(device_type, free_bytes)

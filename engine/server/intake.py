@@ -1,0 +1,170 @@
+"""Which requests may enter, and which are live. asyncio thread only. What health says is what holds here.
+
+A call is live until its request has ended in the engine *and* its stream is over: draining waits for both, so that a
+final message is written and a disconnected client's blocks are free before the process goes.
+"""
+
+import asyncio
+import time
+from collections import abc
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+from grpc_health.v1 import health, health_pb2
+
+from engine.core.config import SchedulerConfig
+from engine.core.events import Event, Finished
+from engine.core.types import FinishReason, Nanos, Request
+from engine.errors import DrainingError, NotReadyError, RefusedError
+from engine.loop import Abort, EngineLoop, Refused, Submit, Update
+from engine.server.convert import Limits
+from engine.server.mailbox import Mailbox
+from engine.telemetry import RequestTrace, Tracing
+
+if TYPE_CHECKING:  # it imports torch, which only the runner needs
+    from engine.model.info import ModelInfo
+
+log = structlog.get_logger(__name__)
+
+HEALTH_SERVICES = ("", "evenflow.engine.v1.EngineService")
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What is being served, once the model is loaded."""
+
+    loop: EngineLoop
+    model: "ModelInfo"
+    config: SchedulerConfig
+    scheduling_policy: str
+    preemption_policy: str
+
+    @property
+    def limits(self) -> Limits:
+        eos_token_ids = frozenset(self.model.eos_token_ids)
+        return Limits(self.model.vocabulary_size, eos_token_ids, self.config.max_request_tokens)
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One request that entered. `has_left` is written by Intake when the stream is over."""
+
+    request: Request
+    arrived_unix_ns: int
+    mailbox: Mailbox
+    trace: RequestTrace | None
+    has_left: bool = field(default=False)
+
+
+class Intake:
+    """Loading, then open, then closed for good; or failed, when the engine thread has ended by itself."""
+
+    def __init__(self, tracing: Tracing | None) -> None:
+        self.health = health.aio.HealthServicer()
+        self.is_closed = False
+        self.num_finished = 0
+        self._tracing = tracing
+        self._engine: Engine | None = None
+        self._problem = "the model is being loaded"
+        self._calls: set[Call] = set()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    @property
+    def engine(self) -> Engine:
+        """Raises NotReadyError while there is none."""
+        if self._engine is None:
+            raise NotReadyError(self._problem)
+        return self._engine
+
+    async def begin(self) -> None:
+        """Health says NOT_SERVING until `open`."""
+        for service in HEALTH_SERVICES:
+            await self.health.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    async def open(self, engine: Engine) -> None:
+        """Requests may enter."""
+        self._engine = engine
+        for service in HEALTH_SERVICES:
+            await self.health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    async def close(self) -> None:
+        """No request enters any more; those inside go on. Idempotent."""
+        self.is_closed = True
+        await self.health.enter_graceful_shutdown()
+
+    async def fail(self, problem: str) -> None:
+        """The engine is gone: every call ends with NotReadyError."""
+        self._engine, self._problem = None, problem
+        await self.health.enter_graceful_shutdown()
+        for call in tuple(self._calls):
+            call.mailbox.put(Refused(NotReadyError(problem)), Nanos(time.monotonic_ns()))
+
+    def enter(self, request: Request, metadata: abc.Mapping[str, str]) -> Call:
+        """Queue `request`; from now on the call is live. Raises DrainingError, NotReadyError."""
+        if self.is_closed:
+            raise DrainingError
+        arrived_unix_ns = time.time_ns() - (self.engine.loop.now() - request.arrived_at)
+        trace = self._tracing.request_trace(metadata, request, arrived_unix_ns) if self._tracing else None
+        call = Call(request, arrived_unix_ns, Mailbox(lambda update, at: self._observe(call, update, at)), trace)
+        self._calls.add(call)
+        self._is_idle.clear()
+        self.engine.loop.submit(Submit(call.mailbox, request))
+        return call
+
+    def leave(self, call: Call) -> None:
+        """The call's stream is over. A request that has not ended is aborted before the next step."""
+        call.has_left = True
+        self._abort(call, FinishReason.CANCELLED)
+        self._settle(call)
+
+    def reject(self, call: Call, error: RefusedError) -> None:
+        """The request is aborted, and its stream ends with `error`."""
+        self._abort(call, FinishReason.CANCELLED)
+        call.mailbox.put(Refused(error), self.engine.loop.now())
+
+    def abort_all(self, reason: FinishReason) -> None:
+        """Every live request ends with `reason`."""
+        for call in self._calls:
+            self._abort(call, reason)
+
+    async def wait_idle(self) -> None:
+        """Returns once no call is live."""
+        await self._is_idle.wait()
+
+    def _abort(self, call: Call, reason: FinishReason) -> None:
+        if not call.mailbox.has_ended and self._engine is not None:
+            self._engine.loop.submit(Abort(call.mailbox, call.request.generation_id, reason))
+
+    def _observe(self, call: Call, update: Update, at: Nanos) -> None:
+        if call.trace is not None and isinstance(update, Event):
+            call.trace.observe(update, at)
+        elif call.trace is not None and isinstance(update, Refused):
+            call.trace.fail(at)
+        if call.mailbox.has_ended:
+            self.num_finished += isinstance(update, Finished)
+            _log_end(call.request, update)
+            self._settle(call)
+
+    def _settle(self, call: Call) -> None:
+        if call.has_left and call.mailbox.has_ended:
+            self._calls.discard(call)
+        if not self._calls:
+            self._is_idle.set()
+
+
+def _log_end(request: Request, update: Update) -> None:
+    ids = {"generation_id": request.generation_id, "tenant": request.tenant_id}
+    if isinstance(update, Refused):
+        log.info("request refused", reason=type(update.error).__name__, **ids)
+    elif isinstance(update, Finished):
+        log.info(
+            "request finished",
+            reason=update.reason.value,
+            prompt_tokens=update.usage.num_prompt_tokens,
+            output_tokens=update.usage.num_output_tokens,
+            num_preemptions=update.usage.num_preemptions,
+            queue_ms=round(update.timings.queue_ns / 1e6, 1),
+            **ids,
+        )

@@ -1,0 +1,171 @@
+"""`evenflow.engine.v1.EngineService`: one coroutine per call, between the wire and the intake. Decides nothing.
+
+Messages are parsed here, not by gRPC, so that one that cannot be decoded is refused like any other bad request.
+"""
+
+import asyncio
+import functools
+from collections import abc
+from typing import Concatenate, ParamSpec, TypeVar
+
+import grpc
+
+from engine.core.errors import DuplicateRequestError, RequestTooLargeError
+from engine.core.events import Finished
+from engine.core.types import Nanos
+from engine.errors import InvalidFieldError, NotReadyError, RefusedError
+from engine.loop import LoopStats, ReadStats, Refusal, Refused, Update
+from engine.server import convert, figures
+from engine.server.intake import Call, Intake
+from engine.server.status import status_of
+from evenflow.engine.v1 import engine_pb2 as pb
+
+SERVICE = pb.DESCRIPTOR.services_by_name["EngineService"].full_name
+START_TIMEOUT_S = 30.0
+STATS_TIMEOUT_S = 30.0  # the longest step that a loop may take and still answer
+TRACE_KEYS = frozenset({"traceparent", "tracestate"})
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Method = abc.Callable[Concatenate["EngineServicer", P], abc.Awaitable[T]]
+
+
+def _refusals_become_statuses(method: "Method[[T, Context], bytes | None]") -> "Method[[T, Context], bytes | None]":
+    @functools.wraps(method)
+    async def answered(self: "EngineServicer", argument: T, context: Context) -> bytes | None:
+        try:
+            return await method(self, argument, context)
+        except (RefusedError, DuplicateRequestError, RequestTooLargeError) as error:
+            await context.abort_with_status(status_of(error, self.max_model_len))
+
+    return answered
+
+
+class EngineServicer:
+    """The service's four methods, bytes in and bytes out; a refusal becomes the call's status."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+
+    @property
+    def max_model_len(self) -> int:
+        """The model's context; 0 while there is no model."""
+        try:
+            return self._intake.engine.config.max_model_len
+        except NotReadyError:
+            return 0
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """What a server needs to serve this."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Generate": grpc.stream_stream_rpc_method_handler(self.generate),
+                "GetModelInfo": grpc.unary_unary_rpc_method_handler(self.get_model_info),
+                "GetStats": grpc.unary_unary_rpc_method_handler(self.get_stats),
+                "Drain": grpc.unary_unary_rpc_method_handler(self.drain),
+            },
+        )
+
+    @_refusals_become_statuses
+    async def generate(self, _messages: object, context: Context) -> None:
+        """One request, from `start` to `finished`. A call that is cancelled or cut aborts its request."""
+        call = await self._enter(context)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                controls = tasks.create_task(self._take_controls(call, context))
+                refusal = await _write_updates(call, context)
+                controls.cancel()
+        finally:
+            self._intake.leave(call)
+        if refusal is not None:
+            raise refusal
+
+    @_refusals_become_statuses
+    async def get_model_info(self, data: bytes, _context: Context) -> bytes:
+        """What the gateway needs to know of the model."""
+        convert.check_protocol_version(convert.parse(pb.GetModelInfoRequest, data).protocol_version)
+        engine = self._intake.engine
+        return figures.model_info_to_pb(engine.model, engine.config).SerializeToString()
+
+    @_refusals_become_statuses
+    async def get_stats(self, data: bytes, _context: Context) -> bytes:
+        """The figures between two steps."""
+        convert.parse(pb.GetStatsRequest, data)
+        engine = self._intake.engine
+        reply = Reply()
+        engine.loop.submit(ReadStats(reply))
+        try:
+            async with asyncio.timeout(STATS_TIMEOUT_S):
+                stats = await reply.stats
+        except TimeoutError:
+            raise NotReadyError("the engine does not answer") from None
+        return figures.stats_to_pb(engine, stats, is_draining=self._intake.is_closed).SerializeToString()
+
+    @_refusals_become_statuses
+    async def drain(self, data: bytes, _context: Context) -> bytes:
+        """No request is accepted any more, and every accepted one has ended."""
+        convert.parse(pb.DrainRequest, data)
+        num_before = self._intake.num_finished
+        await self._intake.close()
+        await self._intake.wait_idle()
+        return pb.DrainResponse(finished_count=self._intake.num_finished - num_before).SerializeToString()
+
+    async def _enter(self, context: Context) -> Call:
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                message = await _read(context)
+        except TimeoutError:
+            raise InvalidFieldError("start", f"did not come within {START_TIMEOUT_S:g} s") from None
+        if message is None or not message.HasField("start"):
+            raise InvalidFieldError("start", "must be the first message")
+        engine = self._intake.engine
+        request = convert.request_from_pb(message.start, engine.limits, engine.loop.now())
+        return self._intake.enter(request, _trace_metadata(context))
+
+    async def _take_controls(self, call: Call, context: Context) -> None:
+        """Hand in what the gateway says, until it says no more. Its end is not the request's."""
+        loop = self._intake.engine.loop
+        try:
+            while (message := await _read(context)) is not None:
+                loop.submit(convert.control_from_pb(message, call.mailbox, call.request.generation_id))
+        except InvalidFieldError as error:
+            self._intake.reject(call, error)
+
+
+class Reply:
+    """The outlet of one ReadStats command."""
+
+    def __init__(self) -> None:
+        self.stats: asyncio.Future[LoopStats] = asyncio.get_running_loop().create_future()
+
+    def put(self, update: Update, _at: Nanos) -> None:
+        """`update` is the answer, unless nobody waits for it any more."""
+        if isinstance(update, LoopStats) and not self.stats.done():
+            self.stats.set_result(update)
+
+
+async def _write_updates(call: Call, context: Context) -> Refusal | None:
+    """Write what happens to the request until its end; returns the refusal if that is how it ends."""
+    while True:
+        for update in await call.mailbox.take():
+            if isinstance(update, Refused):
+                return update.error
+            await context.write(convert.response_from_update(update, call.arrived_unix_ns).SerializeToString())
+            if isinstance(update, Finished):
+                return None
+
+
+async def _read(context: Context) -> pb.GenerateRequest | None:
+    """The next message, None after the last."""
+    data = await context.read()
+    if data is grpc.aio.EOF:  # type: ignore[comparison-overlap]  # the stubs forget it
+        return None
+    return convert.parse(pb.GenerateRequest, data)
+
+
+def _trace_metadata(context: Context) -> dict[str, str]:
+    metadata = context.invocation_metadata() or ()
+    return {key: value for key, value in metadata if key in TRACE_KEYS and isinstance(value, str)}

@@ -1,0 +1,1 @@
+"""The admin service: tenancy, credentials and quota policies as resources (AIP-121)."""

@@ -1,0 +1,200 @@
+"""API keys: from requests to statements, from records to resources.
+
+The key's text leaves this service once, in the answer that made it. A retry of that call under its `request_id` returns
+the same key without it: what was not read is lost, by design, and the key can be revoked.
+
+Expiry: unset at creation means DEFAULT_LIFETIME; the last second of the year 9999 means never, as does unsetting
+`expire_time` in an update that names it. A key that never expires has no `expire_time`.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_network
+from uuid import UUID
+
+from evenflow.admin.v1 import admin_pb2 as pb
+from gateway import api_key
+from gateway.admin.backend import Backend
+from gateway.admin.masks import changed_fields, set_fields
+from gateway.admin.names import class_name, invalid, parse_api_key, parse_team
+from gateway.admin.teams import parse_class_grants
+from gateway.admin.values import parse_display_name, parse_time, require_distinct, timestamp
+from gateway.errors import NotFoundError
+from gateway.private_files import PEPPER_VERSION
+from gateway.store.enums import KeyScope
+from gateway.store.keys import create_key, get_key, list_keys, revoke_key, update_key
+from gateway.store.records import (
+    ANY,
+    ApiKey,
+    ApiKeySettings,
+    IPNetwork,
+    KeySecret,
+    ResourcePath,
+)
+
+FIELD = "api_key"
+WRITABLE = frozenset({"display_name", "scopes", "model_grants", "priority_class_grants", "ip_cidrs", "expire_time"})
+DEFAULT_LIFETIME = timedelta(days=90)
+NEVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+MAX_REASON_CHARS = 500
+MAX_MODEL_CHARS = 200
+TEAM_SCOPES = (KeyScope.INFERENCE, KeyScope.QUOTA_READ)
+
+AbortKey = Callable[[UUID], Awaitable[None]]
+"""Cancels what the key with this id has running on this gateway."""
+
+
+class ApiKeys:
+    """The methods of AdminService on API keys."""
+
+    def __init__(self, backend: Backend, pepper: bytes, abort_key: AbortKey) -> None:
+        self._backend = backend
+        self._pepper = pepper
+        self._abort_key = abort_key
+
+    async def create(self, request: pb.CreateApiKeyRequest) -> pb.ApiKey:
+        parent = parse_team(request.parent, "parent")
+        change = self._backend.change(request, request.request_id, validate_only=request.validate_only)
+        fresh = ApiKeySettings(expires_at=datetime.now(UTC) + DEFAULT_LIFETIME)
+        settings = _edited(fresh, request.api_key, set_fields(request.api_key, WRITABLE))
+        key = api_key.generate()
+        path = ResourcePath(parent.organization, parent.team, key.public_id)
+        secret = KeySecret(api_key.digest(self._pepper, key.secret), PEPPER_VERSION)
+        statement = create_key(self._backend.database, change, path, settings, secret)
+        record = await self._backend.commit(statement, change, FIELD)
+        answer = _to_pb(record)
+        if record.path.api_key == key.public_id and not change.validate_only:
+            answer.secret = key.text
+        return answer
+
+    async def get(self, request: pb.GetApiKeyRequest) -> pb.ApiKey:
+        """The organization and team may be `-`: a public id is unique."""
+        path = await self._canonical(parse_api_key(request.name, "name", wildcards=True))
+        return _to_pb(await self._backend.read(get_key(self._backend.database, path)))
+
+    async def list(self, request: pb.ListApiKeysRequest) -> pb.ListApiKeysResponse:
+        parent = parse_team(request.parent, "parent", wildcards=True)
+        records, token = await self._backend.page(
+            lambda page: list_keys(self._backend.database, parent, page),
+            request.page_size,
+            request.page_token,
+            f"{parent.name}/apiKeys",
+        )
+        return pb.ListApiKeysResponse(api_keys=map(_to_pb, records), next_page_token=token)
+
+    async def update(self, request: pb.UpdateApiKeyRequest) -> pb.ApiKey:
+        message = request.api_key
+        path = parse_api_key(message.name, f"{FIELD}.name")
+        fields = changed_fields(request.update_mask, message, FIELD, WRITABLE)
+        change = self._backend.change(
+            request, request.request_id, validate_only=request.validate_only, etag=message.etag
+        )
+        statement = update_key(
+            self._backend.database,
+            change,
+            path,
+            lambda current: _edited(current, message, fields),
+        )
+        return _to_pb(await self._backend.commit(statement, change, FIELD))
+
+    async def revoke(self, request: pb.RevokeApiKeyRequest) -> pb.ApiKey:
+        path = parse_api_key(request.name, "name")
+        if len(request.reason) > MAX_REASON_CHARS:
+            raise invalid("reason", f"must be at most {MAX_REASON_CHARS} characters")
+        change = self._backend.change(request, request.request_id, validate_only=False, etag=request.etag)
+        statement = revoke_key(self._backend.database, change, path, request.reason)
+        record = await self._backend.commit(statement, change, FIELD)
+        if request.abort_inflight:
+            await self._abort_key(record.id)
+        return _to_pb(record)
+
+    async def _canonical(self, path: ResourcePath) -> ResourcePath:
+        if ANY not in (path.organization, path.team):
+            return path
+        await self._backend.cache.refresh()
+        key = self._backend.cache.current.keys.get(path.api_key or "")
+        if key is None or key.team is None:
+            raise NotFoundError(path.name)
+        found = ResourcePath(key.team.organization.slug, key.team.slug, key.public_id)
+        if path.organization not in (ANY, found.organization) or path.team not in (ANY, found.team):
+            raise NotFoundError(path.name)
+        return found
+
+
+def _edited(current: ApiKeySettings, message: pb.ApiKey, fields: frozenset[str]) -> ApiKeySettings:
+    """`current` with `fields` taken from `message`. Raises InvalidFieldError."""
+    edited = current
+    if "display_name" in fields:
+        edited = replace(edited, display_name=parse_display_name(message.display_name, f"{FIELD}.display_name"))
+    if "scopes" in fields:
+        edited = replace(edited, scopes=_parse_scopes(message.scopes))
+    if "model_grants" in fields:
+        edited = replace(edited, model_grants=_parse_models(message.model_grants))
+    if "priority_class_grants" in fields:
+        grants = parse_class_grants(message.priority_class_grants, f"{FIELD}.priority_class_grants")
+        edited = replace(edited, class_grants=grants)
+    if "ip_cidrs" in fields:
+        edited = replace(edited, ip_cidrs=tuple(_parse_networks(message.ip_cidrs)))
+    if "expire_time" in fields:
+        edited = replace(edited, expires_at=_parse_expiry(message))
+    return edited
+
+
+def _parse_scopes(scopes: Iterable[str]) -> tuple[KeyScope, ...]:
+    field = f"{FIELD}.scopes"
+    names = require_distinct(scopes, field)
+    for index, name in enumerate(names):
+        if name not in TEAM_SCOPES:
+            raise invalid(f"{field}[{index}]", f"must be one of {', '.join(TEAM_SCOPES)}: other scopes are for no team")
+    return tuple(KeyScope(name) for name in names) or TEAM_SCOPES
+
+
+def _parse_models(models: Iterable[str]) -> tuple[str, ...]:
+    field = f"{FIELD}.model_grants"
+    names = require_distinct(models, field)
+    for index, name in enumerate(names):
+        if not name or len(name) > MAX_MODEL_CHARS or not name.isprintable():
+            raise invalid(f"{field}[{index}]", f"must be a model's name of at most {MAX_MODEL_CHARS} characters")
+    return names
+
+
+def _parse_networks(cidrs: Iterable[str]) -> Iterator[IPNetwork]:
+    field = f"{FIELD}.ip_cidrs"
+    for index, cidr in enumerate(require_distinct(cidrs, field)):
+        try:
+            yield ip_network(cidr)
+        except ValueError as error:
+            raise invalid(f"{field}[{index}]", f"is no network in CIDR form: {error}") from error
+
+
+def _parse_expiry(message: pb.ApiKey) -> datetime | None:
+    if not message.HasField("expire_time"):
+        return None
+    moment = parse_time(message.expire_time, f"{FIELD}.expire_time")
+    if moment >= NEVER:
+        return None
+    if moment <= datetime.now(UTC):
+        raise invalid(f"{FIELD}.expire_time", "must be in the future")
+    return moment
+
+
+def _to_pb(record: ApiKey) -> pb.ApiKey:
+    settings = record.settings
+    return pb.ApiKey(
+        name=record.path.name,
+        uid=str(record.id),
+        display_name=settings.display_name,
+        scopes=settings.scopes,
+        model_grants=settings.model_grants,
+        priority_class_grants=map(class_name, settings.class_grants),
+        ip_cidrs=map(str, settings.ip_cidrs),
+        expire_time=timestamp(settings.expires_at),
+        revoke_time=timestamp(record.revoked_at),
+        revoke_reason=record.revoke_reason or "",
+        last_used_time=timestamp(record.last_used_at),
+        etag=record.etag,
+        create_time=timestamp(record.created_at),
+        update_time=timestamp(record.updated_at),
+        secrets=[pb.ApiKeySecret(expire_time=timestamp(secret.not_after)) for secret in record.secrets],
+    )

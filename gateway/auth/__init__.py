@@ -1,0 +1,24 @@
+"""Who is calling and what they may do. Verifies locally, against the snapshot of tenancy. Knows no RPC, no prompt."""
+
+from gateway.auth.authenticator import Authenticator, Verdict
+from gateway.auth.last_used import LastUsed
+from gateway.auth.principal import (
+    Action,
+    Principal,
+    authorize,
+    current_principal,
+    enter_principal,
+    principal_or_none,
+)
+
+__all__ = [
+    "Action",
+    "Authenticator",
+    "LastUsed",
+    "Principal",
+    "Verdict",
+    "authorize",
+    "current_principal",
+    "enter_principal",
+    "principal_or_none",
+]

@@ -1,0 +1,1 @@
+"""The one command, `evenflow`: client of the admin and inference services, and supervisor behind `evenflow up`."""

@@ -1,0 +1,92 @@
+"""What the demo shows: the tenants live, and at the end what each policy did to them."""
+
+from collections.abc import Mapping
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from gateway.cli.demo.sizes import BATCH, CHAT, Sizes
+from gateway.cli.demo.traffic import Experience, Run
+
+
+def live_table(policy: str, run: Run) -> Table:
+    """How the run stands, a line for each tenant."""
+    title = f"policy {policy}, {run.elapsed_s:.0f} s"
+    table = Table("TENANT", box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for heading in ("WAITING", "RUNNING", "DONE", "TOKENS SERVED", "TTFT p50", "TTFT p95"):
+        table.add_column(heading, justify="right")
+    for tenant, seen in run.experiences.items():
+        table.add_row(tenant, *figures(seen))
+    return table
+
+
+def live_lines(policy: str, run: Run) -> list[str]:
+    """The same for a log."""
+    names = ("waiting", "running", "done", "tokens", "ttft p50", "ttft p95")
+    return [
+        f"{policy} {run.elapsed_s:5.0f} s  {tenant:<5}  "
+        + "  ".join(f"{name} {figure}" for name, figure in zip(names, figures(seen), strict=True))
+        for tenant, seen in run.experiences.items()
+    ]
+
+
+def figures(seen: Experience) -> tuple[str, ...]:
+    counts = (seen.num_waiting, seen.num_running, seen.num_finished, seen.num_tokens)
+    return (*map(str, counts), seconds(seen.ttft_s(0.5)), seconds(seen.ttft_s(0.95)))
+
+
+def seconds(length_s: float | None) -> str:
+    return "-" if length_s is None else f"{length_s:.2f} s"
+
+
+def print_plan(console: Console, sizes: Sizes) -> None:
+    """What is about to happen."""
+    long, short = sizes.long, sizes.short
+    console.print(
+        f"\nTenant {BATCH} sends {sizes.num_long} requests of {long.num_prompt_tokens} prompt and"
+        f" {long.num_output_tokens} output tokens, all at once.\n"
+        f"Tenant {CHAT} sends {sizes.num_short} of {short.num_prompt_tokens} and {short.num_output_tokens},"
+        " one a second. Both have the same weight.\n"
+        f"The KV pool has room for {sizes.num_pool_tokens} tokens, {sizes.num_pool_tokens // long.num_tokens} of the"
+        " long requests. The same traffic runs twice."
+    )
+
+
+def print_report(console: Console, runs: Mapping[str, Run]) -> None:
+    """The runs side by side."""
+    table = Table("", *runs, box=box.SIMPLE_HEAD, title="The same traffic", title_justify="left", pad_edge=False)
+    rows = (
+        ("chat: first token after, median", [seconds(run.experiences[CHAT].ttft_s(0.5)) for run in runs.values()]),
+        ("chat: first token after, p95", [seconds(run.experiences[CHAT].ttft_s(0.95)) for run in runs.values()]),
+        ("chat: first token after, longest", [seconds(run.experiences[CHAT].ttft_s(1.0)) for run in runs.values()]),
+        ("batch: all done after", [seconds(run.experiences[BATCH].finished_s) for run in runs.values()]),
+        ("batch: tokens per second", [f"{batch_rate(run):.0f}" for run in runs.values()]),
+        ("everything done after", [seconds(total_s(run)) for run in runs.values()]),
+    )
+    for label, values in rows:
+        table.add_row(label, *values)
+    console.print()
+    console.print(table)
+
+
+def print_verdict(console: Console, before: Run, after: Run) -> None:
+    """What the second policy changed, in a sentence."""
+    waits = before.experiences[CHAT].ttft_s(0.5), after.experiences[CHAT].ttft_s(0.5)
+    if waits[0] is None or not waits[1]:
+        return
+    change = 100 * (batch_rate(after) / batch_rate(before) - 1)
+    console.print(
+        f"With vtc the median request of {CHAT} got its first token {waits[0] / waits[1]:.1f} times as soon as with"
+        f" fcfs; {BATCH} was served {abs(change):.0f} % {'faster' if change >= 0 else 'slower'}."
+    )
+
+
+def batch_rate(run: Run) -> float:
+    """Tokens of the flood, prompt and output, per second until it was served."""
+    seen = run.experiences[BATCH]
+    return seen.num_tokens / seen.finished_s if seen.finished_s else 0.0
+
+
+def total_s(run: Run) -> float:
+    return max(seen.finished_s for seen in run.experiences.values())

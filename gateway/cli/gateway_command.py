@@ -1,0 +1,76 @@
+"""`evenflow gateway` and `evenflow bootstrap`: the parts of `evenflow up` for those who run processes themselves."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.cli.command import DataDirOption, command
+from gateway.cli.data_dir import DataDir
+from gateway.cli.errors import CliError
+from gateway.cli.output import stderr
+from gateway.settings import load_settings
+
+# The environment is read by the settings themselves, so that both ways are judged alike; unset is None.
+ListenFlag = Annotated[str | None, typer.Option("--listen", help="HOST:PORT; default 127.0.0.1:50051.")]
+EngineFlag = Annotated[str | None, typer.Option("--engine", help="The engines' addresses, unix:PATH, by commas.")]
+DatabaseFlag = Annotated[str | None, typer.Option("--database-url", help="Better given as EVENFLOW_DATABASE_URL.")]
+DataDirFlag = Annotated[Path | None, typer.Option("--data-dir", help="The directory that holds the pepper.")]
+ReusePortFlag = Annotated[bool | None, typer.Option("--reuse-port", help="Several gateways may share the port.")]
+GraceFlag = Annotated[str | None, typer.Option("--drain-grace-s", help="Seconds that streams may take to end.")]
+RpcsFlag = Annotated[str | None, typer.Option("--max-concurrent-rpcs", help="Calls taken at once.")]
+LedgerFlag = Annotated[str | None, typer.Option("--ledger-capacity", help="Usage events that may wait for Postgres.")]
+ReaderFlag = Annotated[str | None, typer.Option("--reader-buffer-tokens", help="Tokens held for a slow client.")]
+
+
+@command
+def gateway(
+    listen: ListenFlag = None,
+    engine: EngineFlag = None,
+    database_url: DatabaseFlag = None,
+    data_dir: DataDirFlag = None,
+    reuse_port: ReusePortFlag = None,
+    drain_grace_s: GraceFlag = None,
+    max_concurrent_rpcs: RpcsFlag = None,
+    ledger_capacity: LedgerFlag = None,
+    reader_buffer_tokens: ReaderFlag = None,
+) -> None:
+    """Serve tenants through engines that run already, until SIGTERM.
+
+    Each flag --NAME can be given as EVENFLOW_GATEWAY_NAME instead; database URL, data directory and pepper
+    are EVENFLOW_DATABASE_URL, EVENFLOW_DATA_DIR and EVENFLOW_PEPPER.
+    """
+    from gateway.server import serve  # here, so that other commands do not wait for it
+
+    settings = load_settings(
+        listen=listen,
+        engine=engine,
+        database_url=database_url,
+        data_dir=data_dir,
+        reuse_port=reuse_port,
+        drain_grace_s=drain_grace_s,
+        max_concurrent_rpcs=max_concurrent_rpcs,
+        ledger_capacity=ledger_capacity,
+        reader_buffer_tokens=reader_buffer_tokens,
+    )
+    asyncio.run(serve(settings))
+
+
+@command
+def bootstrap(
+    database_url: Annotated[str, typer.Option("--database-url", envvar="EVENFLOW_DATABASE_URL", help="The database.")],
+    data_dir: DataDirOption = None,
+    pepper: Annotated[str | None, typer.Option(envvar="EVENFLOW_PEPPER", hidden=True)] = None,
+) -> None:
+    """Prepare a database: its schema, the pepper and an administrator's key. `evenflow up` does this by itself."""
+    from gateway.bootstrap import bootstrap as run_bootstrap  # here, so that other commands do not wait for it
+    from gateway.store.errors import StoreError
+
+    try:
+        given = pepper.encode() if pepper else None
+        installation = asyncio.run(run_bootstrap(DataDir.at(data_dir).path, database_url, given))
+    except StoreError as error:
+        raise CliError(str(error)) from error
+    made = "made" if installation.has_new_admin_key else "found"
+    stderr().print(f"the database is ready; administrator's key {made} in {installation.admin_key_file}")

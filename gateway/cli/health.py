@@ -1,0 +1,27 @@
+"""Whether a part of ours serves, asked over `grpc.health.v1`."""
+
+import asyncio
+
+import grpc
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+PROBE_TIMEOUT_S = 1.0
+PROBE_INTERVAL_S = 0.1
+
+
+async def is_serving(address: str) -> bool:
+    """True if the server at `address` (HOST:PORT or unix:PATH) says that it serves. Never raises."""
+    # A fresh channel each time: a kept one would wait longer and longer between its own attempts to connect.
+    async with grpc.aio.insecure_channel(address) as channel:
+        try:
+            answer = await HealthStub(channel).Check(HealthCheckRequest(), timeout=PROBE_TIMEOUT_S)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(answer.status == HealthCheckResponse.SERVING)
+
+
+async def until_serving(address: str) -> None:
+    """Return once it serves."""
+    while not await is_serving(address):  # noqa: ASYNC110 - another process's state has no event
+        await asyncio.sleep(PROBE_INTERVAL_S)

@@ -1,0 +1,193 @@
+"""`evenflow keys`: API keys. The key itself is shown once, when it is made."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from evenflow.admin.v1 import admin_pb2 as pb
+from gateway.cli.command import Admin, admin_command
+from gateway.cli.errors import UsageError
+from gateway.cli.limits import parse_duration
+from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, print_one, stderr, time_text
+from gateway.cli.references import api_key_name, class_name, short, team_name
+from gateway.cli.resources import PAGE_SIZE, NameOption, all_pages
+from gateway.private_files import make_private_dir, write_private
+
+app = typer.Typer(help="API keys: made for a team, shown once, revoked for good.", no_args_is_help=True)
+
+# The API's word for a key without an end: the last second of its timestamps.
+NEVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The public id: the 12 characters after ef_live_.")]
+ExpiresOption = Annotated[str | None, typer.Option("--expires", help="90d, 12h, 2027-01-31 or never.")]
+ScopeOption = Annotated[list[str] | None, typer.Option("--scope", help="inference or quota.read; repeatable.")]
+ModelOption = Annotated[list[str] | None, typer.Option("--model", help="A model it may use; repeatable.")]
+ClassOption = Annotated[list[str] | None, typer.Option("--class", help="A priority class it may ask for; repeatable.")]
+CidrOption = Annotated[list[str] | None, typer.Option("--cidr", help="A network it may be used from; repeatable.")]
+SECRET: Column[pb.ApiKey] = Column("SECRET", lambda key: key.secret or "-")
+COLUMNS: tuple[Column[pb.ApiKey], ...] = (
+    Column("KEY", lambda key: key.name.rpartition("/")[2]),
+    Column("TEAM", lambda key: short(key.name.partition("/apiKeys/")[0])),
+    Column("NAME", lambda key: key.display_name or "-"),
+    Column("SCOPES", lambda key: ", ".join(key.scopes)),
+    Column("STATE", lambda key: _state_text(key)),
+    Column("EXPIRES", lambda key: time_text(key, "expire_time", unset="never")),
+    Column("LAST USED", lambda key: time_text(key, "last_used_time")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What the options of `create` and `update` say about a key; None leaves it as it is."""
+
+    scopes: list[str] | None
+    models: list[str] | None
+    classes: list[str] | None
+    cidrs: list[str] | None
+    expires: str | None
+    display_name: str | None
+
+    def apply(self, key: pb.ApiKey) -> FieldMask:
+        """`key` holds what was given; returns the fields that were. Raises UsageError."""
+        mask = FieldMask()
+        if self.display_name is not None:
+            key.display_name = self.display_name
+            mask.paths.append("display_name")
+        if self.expires is not None:
+            key.expire_time.CopyFrom(parse_expiry(self.expires, datetime.now(UTC)))
+            mask.paths.append("expire_time")
+        lists = (
+            ("scopes", self.scopes),
+            ("model_grants", self.models),
+            ("priority_class_grants", None if self.classes is None else [class_name(item) for item in self.classes]),
+            ("ip_cidrs", self.cidrs),
+        )
+        for field, values in lists:
+            if values is not None:
+                getattr(key, field).extend(values)
+                mask.paths.append(field)
+        return mask
+
+
+@app.command()
+@admin_command
+def create(
+    admin: Admin,
+    team: Annotated[str, typer.Option("--team", metavar="ORG/TEAM", help="Whose key it is, such as acme/search.")],
+    display_name: NameOption = None,
+    expires: ExpiresOption = None,
+    scope: ScopeOption = None,
+    model: ModelOption = None,
+    grant_class: ClassOption = None,
+    cidr: CidrOption = None,
+    save: Annotated[
+        bool, typer.Option("--save", help="Also keep it for `evenflow chat`, in the data directory.")
+    ] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Make a key and show it, this once. It expires after 90 days unless --expires says otherwise."""
+    request = pb.CreateApiKeyRequest(parent=team_name(team))
+    Grants(scope, model, grant_class, cidr, expires, display_name).apply(request.api_key)
+    key = admin.call(admin.stub.CreateApiKey, request)
+    if save:
+        make_private_dir(admin.data_dir.path)
+        write_private(admin.data_dir.api_key, key.secret + "\n")
+    print_one(key, (SECRET, *COLUMNS), output)
+    if output is OutputFormat.TABLE:
+        _explain(admin.connection.address, key.secret, saved=save)
+
+
+@app.command("list")
+@admin_command
+def list_(
+    admin: Admin,
+    team: Annotated[str, typer.Option("--team", metavar="ORG/TEAM", help="Only this team's keys.")] = "-/-",
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List the keys of one team or of all."""
+    parent = team_name(team)
+
+    def fetch(token: str) -> tuple[list[pb.ApiKey], str]:
+        request = pb.ListApiKeysRequest(parent=parent, page_size=PAGE_SIZE, page_token=token)
+        page = admin.call(admin.stub.ListApiKeys, request)
+        return list(page.api_keys), page.next_page_token
+
+    print_many(all_pages(fetch), COLUMNS, output)
+
+
+@app.command()
+@admin_command
+def show(admin: Admin, key: KeyArgument, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Show what a key may do. The key itself is stored nowhere."""
+    print_one(find_key(admin, key), COLUMNS, output)
+
+
+@app.command()
+@admin_command
+def update(
+    admin: Admin,
+    key: KeyArgument,
+    display_name: NameOption = None,
+    expires: ExpiresOption = None,
+    scope: ScopeOption = None,
+    model: ModelOption = None,
+    grant_class: ClassOption = None,
+    cidr: CidrOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Change a key. A list that is given replaces the old one as a whole."""
+    changed = pb.ApiKey(name=find_key(admin, key).name)
+    mask = Grants(scope, model, grant_class, cidr, expires, display_name).apply(changed)
+    if not mask.paths:
+        raise UsageError("nothing to change: see evenflow keys update --help")
+    request = pb.UpdateApiKeyRequest(api_key=changed, update_mask=mask)
+    print_one(admin.call(admin.stub.UpdateApiKey, request), COLUMNS, output)
+
+
+@app.command()
+@admin_command
+def revoke(
+    admin: Admin,
+    key: KeyArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Kept with the key.")] = "",
+    abort_inflight: Annotated[bool, typer.Option("--abort-inflight", help="Cancel what it has running.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Revoke a key, for good and at once."""
+    request = pb.RevokeApiKeyRequest(name=find_key(admin, key).name, reason=reason, abort_inflight=abort_inflight)
+    print_one(admin.call(admin.stub.RevokeApiKey, request), COLUMNS, output)
+
+
+def find_key(admin: Admin, reference: str) -> pb.ApiKey:
+    """The key that a person means by `reference`."""
+    return admin.call(admin.stub.GetApiKey, pb.GetApiKeyRequest(name=api_key_name(reference)))
+
+
+def parse_expiry(text: str, now: datetime) -> Timestamp:
+    """`90d` from `now`, the beginning of a day in UTC, or never. Raises UsageError."""
+    stamp = Timestamp()
+    try:
+        day = None if text == "never" else datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+        stamp.FromDatetime(NEVER if day is None else day)
+    except ValueError:
+        stamp.FromDatetime(now + parse_duration(text))
+    return stamp
+
+
+def _state_text(key: pb.ApiKey) -> str:
+    if key.HasField("revoke_time"):
+        return "revoked"
+    has_expired = key.HasField("expire_time") and key.expire_time.ToDatetime(tzinfo=UTC) <= datetime.now(UTC)
+    return "expired" if has_expired else "active"
+
+
+def _explain(address: str, key: str, *, saved: bool) -> None:
+    console = stderr()
+    setting = "" if saved else f"EVENFLOW_API_KEY={key} "
+    console.print("\nThis is the only time that the key is shown. Use it:")
+    console.print(f'  {setting}evenflow chat "Why is the sky blue?"')
+    console.print(f"  or with any gRPC client at {address}: metadata `authorization: Bearer {key}`")

@@ -1,0 +1,148 @@
+"""The three parts of one machine, composed: database, engine and gateway over one data directory.
+
+`up` keeps one stack in the user's directory, `demo` one in a temporary directory. Parts are `evenflow` commands, so the
+engine is whatever the installed command group offers; nothing here imports it.
+"""
+
+import json
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.bootstrap import Installation, bootstrap
+from gateway.cli.data_dir import DataDir
+from gateway.cli.errors import CliError, UsageError
+from gateway.cli.health import is_serving
+from gateway.cli.postgres_part import PostgresPart
+from gateway.cli.processes import ProcessPart
+from gateway.cli.supervisor import Keeper, Supervisor
+
+EVENFLOW = (sys.executable, "-m", "gateway.cli.main")
+# A large model takes minutes from a cold disk.
+ENGINE_START_TIMEOUT_S = 900.0
+GATEWAY_START_TIMEOUT_S = 60.0
+# Both drain for 30 s unless told otherwise; they are killed only when that did not end them.
+DRAIN_MARGIN_S = 40.0
+MAX_PORT = 65535
+WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - recognised, not bound
+
+
+@dataclass(frozen=True, slots=True)
+class StackSettings:
+    """`environment` is what the parts get; its EVENFLOW_DATABASE_URL takes an outside database.
+
+    `engine_flags` are passed to `evenflow engine` as they are.
+    """
+
+    data_dir: DataDir
+    sockets: Path
+    listen: str
+    environment: Mapping[str, str]
+    engine_flags: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """Where clients on this machine reach the gateway."""
+        host, _, port = self.listen.rpartition(":")
+        return f"{WILDCARD_HOSTS.get(host, host)}:{port}"
+
+    @property
+    def engine_address(self) -> str:
+        return f"unix:{self.sockets / 'engine.sock'}"
+
+
+class Stack:
+    """Brings the parts up under `supervisor`, which takes them down again, the gateway first."""
+
+    def __init__(self, settings: StackSettings, supervisor: Supervisor, on_detail: Callable[[str, str], None]) -> None:
+        self.settings = settings
+        self._supervisor = supervisor
+        self._on_detail = on_detail
+        self._engine: Keeper | None = None
+
+    async def bring_up(self) -> Installation:
+        """All parts serve. Raises PartError, PrivateFileError, StoreError."""
+        url = self.settings.environment.get("EVENFLOW_DATABASE_URL")
+        database = None if url else PostgresPart(self.settings.data_dir.path)
+        postgres = None if database is None else self._supervisor.keep(database)
+        self._engine = self._supervisor.keep(self._engine_part(self.settings.engine_flags))
+        if postgres is not None and database is not None:
+            await self._supervisor.until_ready(postgres)
+            url = database.url
+        assert url, "a database that serves has a URL"
+        pepper = self.settings.environment.get("EVENFLOW_PEPPER", "").encode() or None
+        installation = await self._supervisor.guard(bootstrap(self.settings.data_dir.path, url, pepper))
+        gateway = self._supervisor.keep(self._gateway_part(url))
+        await self._supervisor.until_ready(self._engine, gateway)
+        return installation
+
+    async def replace_engine(self, engine_flags: tuple[str, ...]) -> None:
+        """The engine has drained and ended, and one with other flags serves."""
+        assert self._engine is not None, "bring_up comes first"
+        await self._supervisor.drop(self._engine)
+        self._engine = self._supervisor.keep(self._engine_part(engine_flags))
+        await self._supervisor.until_ready(self._engine)
+
+    def _engine_part(self, flags: tuple[str, ...]) -> ProcessPart:
+        address = self.settings.engine_address
+        return ProcessPart(
+            name="engine",
+            argv=(*EVENFLOW, "engine", "--listen", address, *flags),
+            env=self.settings.environment,
+            log_path=self.settings.data_dir.log("engine"),
+            probe=lambda: is_serving(address),
+            on_line=self._report_loading,
+            start_timeout_s=ENGINE_START_TIMEOUT_S,
+            grace_s=DRAIN_MARGIN_S,
+        )
+
+    def _gateway_part(self, database_url: str) -> ProcessPart:
+        settings = self.settings
+        flags = ("--listen", settings.listen, "--engine", settings.engine_address)
+        # The URL may hold a password: not on the command line, which every user of the machine can read.
+        own = {"EVENFLOW_DATABASE_URL": database_url, "EVENFLOW_DATA_DIR": str(settings.data_dir.path)}
+        return ProcessPart(
+            name="gateway",
+            argv=(*EVENFLOW, "gateway", *flags),
+            env={**settings.environment, **own},
+            log_path=settings.data_dir.log("gateway"),
+            probe=lambda: is_serving(settings.address),
+            start_timeout_s=GATEWAY_START_TIMEOUT_S,
+            grace_s=DRAIN_MARGIN_S,
+        )
+
+    def _report_loading(self, line: str) -> None:
+        percent = loading_percent(line)
+        if percent is not None:
+            self._on_detail("engine", f"loading the model, {percent} %")
+
+
+def loading_percent(log_line: str) -> int | None:
+    """How far the model is loaded, if that is what the engine's log line says."""
+    if "loading model" not in log_line:
+        return None
+    try:
+        entry = json.loads(log_line)
+    except ValueError:
+        return None
+    percent = entry.get("percent") if isinstance(entry, dict) else None
+    return percent if isinstance(percent, int) else None
+
+
+def listen_address(text: str) -> str:
+    """`text`, HOST:PORT, in which port 0 has become one that is free. Raises UsageError; CliError if it is taken."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > MAX_PORT:
+        raise UsageError(f"--listen: {text!r} is not HOST:PORT")
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    with socket.socket(family) as probe:
+        # As the gateway will do it: connections of a predecessor that are still closing do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), int(port)))
+        except OSError as error:
+            hint = "choose another one: --listen HOST:PORT, or port 0 for a free one"
+            raise CliError(f"cannot listen on {text}: {error.strerror}", hint=hint) from error
+        return f"{host}:{probe.getsockname()[1]}"

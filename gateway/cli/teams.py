@@ -1,0 +1,109 @@
+"""`evenflow teams`: teams, the unit of weight, quota and accounting."""
+
+from typing import Annotated
+
+import typer
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from evenflow.admin.v1 import admin_pb2 as pb
+from gateway.cli.command import Admin, admin_command
+from gateway.cli.errors import UsageError
+from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, print_one, time_text
+from gateway.cli.references import class_name, organization_name, short, split_team, team_name
+from gateway.cli.resources import PAGE_SIZE, NameOption, StateOption, all_pages, state_text
+
+app = typer.Typer(help="Teams: the unit of weight, quota and accounting.", no_args_is_help=True)
+
+TeamArgument = Annotated[str, typer.Argument(metavar="ORG/TEAM", help="Such as acme/search.")]
+ClassOption = Annotated[
+    str | None, typer.Option("--default-class", help="The priority class of requests that name none.")
+]
+GrantOption = Annotated[
+    list[str] | None,
+    typer.Option("--grant-class", help="A priority class that the team's keys may ask for; repeatable."),
+]
+COLUMNS: tuple[Column[pb.Team], ...] = (
+    Column("TEAM", lambda team: short(team.name)),
+    Column("NAME", lambda team: team.display_name or "-"),
+    Column("STATE", lambda team: state_text(team.state)),
+    Column("DEFAULT CLASS", lambda team: short(team.default_priority_class)),
+    Column("CLASSES", lambda team: ", ".join(map(short, team.priority_class_grants)) or "-"),
+    Column("CREATED", lambda team: time_text(team, "create_time")),
+)
+
+
+@app.command()
+@admin_command
+def create(
+    admin: Admin,
+    team: TeamArgument,
+    display_name: NameOption = None,
+    default_class: ClassOption = None,
+    grant_class: GrantOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Create a team, with a quota policy of weight 1 and no limits."""
+    parent, team_id = split_team(team)
+    fresh = pb.Team(
+        display_name=display_name or "",
+        default_priority_class=class_name(default_class) if default_class else "",
+        priority_class_grants=[class_name(item) for item in grant_class or ()],
+    )
+    request = pb.CreateTeamRequest(parent=parent, team_id=team_id, team=fresh)
+    print_one(admin.call(admin.stub.CreateTeam, request), COLUMNS, output)
+
+
+@app.command("list")
+@admin_command
+def list_(
+    admin: Admin,
+    org: Annotated[str, typer.Argument(metavar="[ORG]", help="Only this organization's teams.")] = "-",
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List the teams of one organization or of all."""
+    parent = organization_name(org)
+
+    def fetch(token: str) -> tuple[list[pb.Team], str]:
+        request = pb.ListTeamsRequest(parent=parent, page_size=PAGE_SIZE, page_token=token)
+        page = admin.call(admin.stub.ListTeams, request)
+        return list(page.teams), page.next_page_token
+
+    print_many(all_pages(fetch), COLUMNS, output)
+
+
+@app.command()
+@admin_command
+def show(admin: Admin, team: TeamArgument, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Show one team."""
+    print_one(admin.call(admin.stub.GetTeam, pb.GetTeamRequest(name=team_name(team))), COLUMNS, output)
+
+
+@app.command()
+@admin_command
+def update(
+    admin: Admin,
+    team: TeamArgument,
+    display_name: NameOption = None,
+    state: StateOption = None,
+    default_class: ClassOption = None,
+    grant_class: GrantOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Change a team. --grant-class replaces all of its grants. Requests of a suspended team are refused."""
+    changed, mask = pb.Team(name=team_name(team)), FieldMask()
+    if display_name is not None:
+        changed.display_name = display_name
+        mask.paths.append("display_name")
+    if state is not None:
+        changed.state = state.to_pb()
+        mask.paths.append("state")
+    if default_class is not None:
+        changed.default_priority_class = class_name(default_class)
+        mask.paths.append("default_priority_class")
+    if grant_class is not None:
+        changed.priority_class_grants.extend(class_name(item) for item in grant_class)
+        mask.paths.append("priority_class_grants")
+    if not mask.paths:
+        raise UsageError("nothing to change: see evenflow teams update --help")
+    request = pb.UpdateTeamRequest(team=changed, update_mask=mask)
+    print_one(admin.call(admin.stub.UpdateTeam, request), COLUMNS, output)

@@ -1,0 +1,48 @@
+"""The gateway's side of the engine's wire: the only user of `evenflow.engine.v1`.
+
+`messages` are the plain values that the rest of the gateway sees, `wire` turns them into protocol messages and back,
+`client` owns the channel and the calls.
+"""
+
+from gateway.engine_client.client import EngineCall, EngineClient
+from gateway.engine_client.messages import (
+    Accepted,
+    Admitted,
+    CancelReason,
+    EngineEvent,
+    EngineRequest,
+    EngineTimings,
+    EngineUsage,
+    Finished,
+    FinishReason,
+    ModelInfo,
+    Node,
+    Preempted,
+    PriorityClass,
+    Resumed,
+    Sampling,
+    TokenChunk,
+    TokenLogprobs,
+)
+
+__all__ = [
+    "Accepted",
+    "Admitted",
+    "CancelReason",
+    "EngineCall",
+    "EngineClient",
+    "EngineEvent",
+    "EngineRequest",
+    "EngineTimings",
+    "EngineUsage",
+    "FinishReason",
+    "Finished",
+    "ModelInfo",
+    "Node",
+    "Preempted",
+    "PriorityClass",
+    "Resumed",
+    "Sampling",
+    "TokenChunk",
+    "TokenLogprobs",
+]

@@ -1,0 +1,177 @@
+"""What the gateway asks of an engine and what it hears back, as plain values.
+
+Token ids only: text stays in the gateway. Knows no protocol message; each field means what it does in `engine.proto`.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class CancelReason(Enum):
+    """Why the gateway ends a request. With STOP_STRING the end is a normal one."""
+
+    CLIENT = "client"
+    STOP_STRING = "stop_string"
+    DEADLINE = "deadline"
+    KEY_REVOKED = "key_revoked"
+
+
+class FinishReason(Enum):
+    """Why the engine ended a request."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    QUEUE_TIMEOUT = "queue_timeout"
+    QUOTA = "quota"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the tenancy tree with its share against its siblings."""
+
+    id: str
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    """Lower `rank` is served first; `min_share` in [0, 1] is kept for the class."""
+
+    name: str
+    rank: int
+    min_share: float
+    preemptible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn and when the engine stops by itself. `num_logprobs` None: none are returned."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    seed: int
+    stop_token_ids: tuple[int, ...]
+    ignore_eos: bool
+    num_logprobs: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One generation. `path` is (organization, team); `deadline_ns` and `max_queue_wait_ns` count from arrival."""
+
+    generation_id: str
+    path: tuple[Node, ...]
+    priority_class: PriorityClass
+    cache_salt: bytes
+    prompt_token_ids: tuple[int, ...]
+    sampling: Sampling
+    max_output_tokens: int
+    deadline_ns: int | None
+    max_queue_wait_ns: int | None
+    policy_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The request is in the engine's queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The first tokens of the request are in a step's plan."""
+
+    queue_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural logarithms; `top` is (token id, logprob), likeliest first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """Everything sampled since the last chunk; `logprobs` is empty or has one entry per token."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """The request gets no tokens until it is `Resumed`. `mode` and `reason` are the words of the public protocol."""
+
+    mode: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The request is being computed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineUsage:
+    """Tokens of one request, as the engine counted them."""
+
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    output_tokens: int
+    recomputed_tokens: int
+    num_preemptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTimings:
+    """Lengths in nanoseconds by the engine's monotonic clock; `arrived_unix_ns` places them in calendar time."""
+
+    arrived_unix_ns: int
+    queue_ns: int
+    prefill_ns: int
+    decode_ns: int
+    preempted_ns: int
+    swap_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of a request; nothing follows. `error` is set with reason ERROR only."""
+
+    reason: FinishReason
+    usage: EngineUsage
+    timings: EngineTimings
+    error: str
+
+
+EngineEvent = Accepted | Admitted | TokenChunk | Preempted | Resumed | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The model that an engine serves. Two engines with equal `model_hash` give equal output."""
+
+    name: str
+    architecture: str
+    dtype: str
+    parameter_count: int
+    context_tokens: int
+    max_request_tokens: int
+    vocabulary_size: int
+    tokenizer_json: bytes
+    chat_template: str
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    pad_token_id: int | None
+    unk_token_id: int | None
+    add_bos_token: bool
+    model_hash: str

@@ -1,0 +1,200 @@
+"""Plain values to protocol messages of `evenflow.engine.v1`, and back. Pure."""
+
+from google.protobuf import message as pb_message
+
+from evenflow.engine.v1 import engine_pb2 as pb
+from gateway.engine_client.messages import (
+    Accepted,
+    Admitted,
+    CancelReason,
+    EngineEvent,
+    EngineRequest,
+    EngineTimings,
+    EngineUsage,
+    Finished,
+    FinishReason,
+    ModelInfo,
+    Preempted,
+    Resumed,
+    Sampling,
+    TokenChunk,
+    TokenLogprobs,
+)
+from gateway.status import EngineStats, TenantStats
+
+PROTOCOL_VERSION = 1
+
+_CANCEL_REASONS = {
+    CancelReason.CLIENT: pb.CANCEL_REASON_CLIENT,
+    CancelReason.STOP_STRING: pb.CANCEL_REASON_STOP_STRING,
+    CancelReason.DEADLINE: pb.CANCEL_REASON_DEADLINE,
+    CancelReason.KEY_REVOKED: pb.CANCEL_REASON_KEY_REVOKED,
+}
+
+
+def start_to_pb(request: EngineRequest) -> pb.GenerateRequest:
+    """The first message of a call."""
+    start = pb.StartGeneration(
+        generation_id=request.generation_id,
+        path=[pb.WeightedNode(id=node.id, weight=node.weight) for node in request.path],
+        priority_class=pb.PriorityClass(
+            name=request.priority_class.name,
+            rank=request.priority_class.rank,
+            min_share=request.priority_class.min_share,
+            preemptible=request.priority_class.preemptible,
+        ),
+        cache_salt=request.cache_salt,
+        prompt_token_ids=request.prompt_token_ids,
+        sampling=_sampling_to_pb(request.sampling),
+        max_output_tokens=request.max_output_tokens,
+        deadline_ns=request.deadline_ns,
+        max_queue_wait_ns=request.max_queue_wait_ns,
+        policy_revision=request.policy_revision,
+        protocol_version=PROTOCOL_VERSION,
+    )
+    return pb.GenerateRequest(start=start)
+
+
+def cancel_to_pb(reason: CancelReason) -> pb.GenerateRequest:
+    return pb.GenerateRequest(cancel=pb.Cancel(reason=_CANCEL_REASONS[reason]))
+
+
+def event_from_pb(response: pb.GenerateResponse) -> EngineEvent | None:
+    """The event in `response`; None for one that is for information only and that nobody here uses."""
+    kind = response.WhichOneof("message")
+    if kind == "token_chunk":
+        return _chunk_from_pb(response.token_chunk)
+    if kind == "accepted":
+        return Accepted()
+    if kind == "admitted":
+        return Admitted(response.admitted.queue_ns)
+    if kind == "preempted":
+        mode, reason = response.preempted.mode, response.preempted.reason
+        return Preempted(_word(pb.PreemptionMode.Name(mode)), _word(pb.PauseReason.Name(reason)))
+    if kind == "resumed":
+        return Resumed()
+    if kind == "finished":
+        return _finished_from_pb(response.finished)
+    return None
+
+
+def model_info_from_pb(info: pb.GetModelInfoResponse) -> ModelInfo:
+    return ModelInfo(
+        name=info.name,
+        architecture=info.architecture,
+        dtype=info.dtype,
+        parameter_count=info.parameter_count,
+        context_tokens=info.context_tokens,
+        max_request_tokens=info.max_request_tokens,
+        vocabulary_size=info.vocabulary_size,
+        tokenizer_json=info.tokenizer_json,
+        chat_template=info.chat_template,
+        bos_token_id=_optional_id(info, "bos_token_id"),
+        eos_token_ids=tuple(info.eos_token_ids),
+        pad_token_id=_optional_id(info, "pad_token_id"),
+        unk_token_id=_optional_id(info, "unk_token_id"),
+        add_bos_token=info.add_bos_token,
+        model_hash=info.model_hash,
+    )
+
+
+def stats_from_pb(stats: pb.GetStatsResponse) -> EngineStats:
+    return EngineStats(
+        scheduling_policy=stats.scheduling_policy,
+        preemption_policy=stats.preemption_policy,
+        num_running=stats.running,
+        num_waiting=stats.waiting,
+        num_paused=stats.paused,
+        num_swapped=stats.swapped,
+        num_free_device_blocks=stats.free_device_blocks,
+        num_device_blocks=stats.num_device_blocks,
+        block_size=stats.block_size,
+        num_steps=stats.num_steps,
+        num_preemptions=stats.num_preemptions,
+        mean_step_ms=stats.mean_step_ms,
+        tenants=tuple(_tenant_from_pb(tenant) for tenant in stats.tenants),
+        is_draining=stats.draining,
+    )
+
+
+def _sampling_to_pb(sampling: Sampling) -> pb.Sampling:
+    return pb.Sampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        seed=sampling.seed,
+        stop_token_ids=sampling.stop_token_ids,
+        ignore_eos=sampling.ignore_eos,
+        num_logprobs=sampling.num_logprobs,
+    )
+
+
+def _chunk_from_pb(chunk: pb.TokenChunk) -> TokenChunk:
+    logprobs = tuple(
+        TokenLogprobs(entry.logprob, tuple(zip(entry.top_token_ids, entry.top_logprobs, strict=True)))
+        for entry in chunk.logprobs
+    )
+    return TokenChunk(tuple(chunk.token_ids), logprobs)
+
+
+def _finished_from_pb(finished: pb.Finished) -> Finished:
+    usage, timings = finished.usage, finished.timings
+    return Finished(
+        # A reason that this gateway does not know is an error of the engine, not a normal end.
+        reason=_FINISH_REASONS.get(finished.reason, FinishReason.ERROR),
+        usage=EngineUsage(
+            prompt_tokens=usage.prompt_tokens,
+            cached_prompt_tokens=usage.cached_prompt_tokens,
+            output_tokens=usage.output_tokens,
+            recomputed_tokens=usage.recomputed_tokens,
+            num_preemptions=usage.num_preemptions,
+        ),
+        timings=EngineTimings(
+            arrived_unix_ns=timings.arrived_unix_ns,
+            queue_ns=timings.queue_ns,
+            prefill_ns=timings.prefill_ns,
+            decode_ns=timings.decode_ns,
+            preempted_ns=timings.preempted_ns,
+            swap_ns=timings.swap_ns,
+        ),
+        error=finished.error,
+    )
+
+
+_FINISH_REASONS = {
+    pb.FINISH_REASON_STOP: FinishReason.STOP,
+    pb.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+    pb.FINISH_REASON_CANCELLED: FinishReason.CANCELLED,
+    pb.FINISH_REASON_DEADLINE: FinishReason.DEADLINE,
+    pb.FINISH_REASON_QUEUE_TIMEOUT: FinishReason.QUEUE_TIMEOUT,
+    pb.FINISH_REASON_QUOTA: FinishReason.QUOTA,
+    pb.FINISH_REASON_ERROR: FinishReason.ERROR,
+}
+
+
+def _tenant_from_pb(tenant: pb.TenantStats) -> TenantStats:
+    return TenantStats(
+        path=tuple(node.id for node in tenant.path),
+        weight=tenant.path[-1].weight if tenant.path else 0.0,
+        num_running=tenant.running,
+        num_waiting=tenant.waiting,
+        num_prefill_tokens=tenant.prefill_tokens,
+        num_output_tokens=tenant.output_tokens,
+        num_recomputed_tokens=tenant.recomputed_tokens,
+        standing=tenant.standing,
+    )
+
+
+def _optional_id(message: pb_message.Message, field: str) -> int | None:
+    return int(getattr(message, field)) if message.HasField(field) else None
+
+
+def _word(enum_name: str) -> str:
+    """`PAUSE_REASON_KV_PRESSURE` is "kv_pressure": the words of the public protocol are the values' own names."""
+    for prefix in ("PREEMPTION_MODE_", "PAUSE_REASON_"):
+        enum_name = enum_name.removeprefix(prefix)
+    return enum_name.lower()

@@ -1,0 +1,125 @@
+"""How a request ends: one table from what the engine said, what the gateway asked for and what went wrong.
+
+Pure. A stop string ends the output where it is complete, whatever happens afterwards. Billing: nothing if the engine
+never began, else the whole prompt and the output up to its end, by the engine's count or, if none came, by what was
+received.
+"""
+
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gateway.admission import Admitted
+from gateway.engine_client import Finished
+from gateway.engine_client import FinishReason as EngineReason
+from gateway.errors import (
+    DeadlineExceededError,
+    DrainingError,
+    EngineLostError,
+    GatewayError,
+    InternalError,
+    KeyRevokedError,
+    QueueTimeoutError,
+)
+from gateway.servicer.outcome import FinishReason, Outcome, Usage
+
+_NORMAL_ENDS = {
+    EngineReason.STOP: FinishReason.STOP,
+    EngineReason.LENGTH: FinishReason.LENGTH,
+    EngineReason.QUOTA: FinishReason.QUOTA,
+}
+
+
+class EndCause(Enum):
+    """Why the gateway ends a request before the engine does."""
+
+    CLIENT = "client"
+    STOP_STRING = "stop_string"
+    KEY_REVOKED = "key_revoked"
+    DRAINING = "draining"
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is known of a running request. Written by its Generation only. Times are on the monotonic clock."""
+
+    started_s: float = field(default_factory=time.monotonic)
+    first_token_s: float | None = None
+    is_accepted: bool = False
+    is_scheduled: bool = False
+    is_stopped: bool = False
+    num_received_tokens: int = 0
+    num_output_tokens: int = 0
+    finished: Finished | None = None
+
+    def note_tokens(self, num_tokens: int) -> None:
+        """`num_tokens` came from the engine, which therefore began."""
+        if self.first_token_s is None:
+            self.first_token_s = time.monotonic()
+        self.is_scheduled = True
+        self.num_received_tokens += num_tokens
+
+
+def outcome_of(
+    admitted: Admitted, progress: Progress, cause: EndCause | None, error: GatewayError | None, *, is_partial_ok: bool
+) -> Outcome:
+    """The end of a request of which nothing more will be heard. `is_partial_ok`: a deadline is a normal end."""
+    usage = _usage(admitted, progress)
+    reason, error = _reason(progress, cause, error)
+    if reason is FinishReason.DEADLINE and not is_partial_ok:
+        error = DeadlineExceededError(input_tokens=usage.num_input_tokens, output_tokens=usage.num_output_tokens)
+    finished = progress.finished
+    return Outcome(
+        finish_reason=reason,
+        usage=usage,
+        timings=finished.timings if finished else None,
+        num_preemptions=finished.usage.num_preemptions if finished else 0,
+        error=error,
+    )
+
+
+def _reason(
+    progress: Progress, cause: EndCause | None, error: GatewayError | None
+) -> tuple[FinishReason, GatewayError | None]:
+    if progress.is_stopped:
+        return FinishReason.STOP, None
+    if error is not None:
+        return FinishReason.ERROR, error
+    if progress.finished is None:  # the wait was cut: by a cancellation that got no answer, else by the deadline
+        return _cancelled(cause) if cause is not None else (FinishReason.DEADLINE, None)
+    match progress.finished.reason:
+        case EngineReason.DEADLINE:
+            return FinishReason.DEADLINE, None
+        case EngineReason.QUEUE_TIMEOUT:
+            return FinishReason.QUEUE_TIMEOUT, QueueTimeoutError()
+        case EngineReason.CANCELLED:
+            return _cancelled(cause)
+        case EngineReason.ERROR:
+            return FinishReason.ERROR, InternalError(progress.finished.error or "the engine failed on this request")
+        case reason:
+            return _NORMAL_ENDS[reason], None
+
+
+def _cancelled(cause: EndCause | None) -> tuple[FinishReason, GatewayError | None]:
+    match cause:
+        case EndCause.KEY_REVOKED:
+            return FinishReason.CANCELLED, KeyRevokedError()
+        case EndCause.DRAINING:
+            return FinishReason.CANCELLED, DrainingError()
+        case None:  # nobody here asked for it: the engine is stopping
+            return FinishReason.ERROR, EngineLostError()
+        case _:
+            return FinishReason.CANCELLED, None
+
+
+def _usage(admitted: Admitted, progress: Progress) -> Usage:
+    finished = progress.finished
+    num_sampled = finished.usage.output_tokens if finished else progress.num_received_tokens
+    num_output = progress.num_output_tokens if progress.is_stopped else num_sampled
+    return Usage(
+        num_input_tokens=admitted.demand.num_input_tokens if progress.is_scheduled else 0,
+        num_cached_input_tokens=finished.usage.cached_prompt_tokens if finished and progress.is_scheduled else 0,
+        num_output_tokens=num_output,
+        num_discarded_tokens=max(0, num_sampled - num_output),
+        num_reserved_tokens=admitted.reserved_tokens,
+    )

@@ -1,0 +1,88 @@
+"""What a generation says on its way, and how it ended. Plain values between the relay and the RPCs."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from gateway.engine_client import EngineTimings, TokenLogprobs
+from gateway.errors import GatewayError
+
+
+class FinishReason(Enum):
+    """Why the output ends here, in the words of the public protocol."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    QUEUE_TIMEOUT = "queue_timeout"
+    QUOTA = "quota"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request is past the quota and in the engine's queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New output. `num_output_tokens` counts all of it so far; `logprobs` is empty or has one entry per token id."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+    num_output_tokens: int
+
+    def followed_by(self, later: "Delta") -> "Delta":
+        """Both as one."""
+        return Delta(
+            text=self.text + later.text,
+            token_ids=self.token_ids + later.token_ids,
+            logprobs=self.logprobs + later.logprobs,
+            num_output_tokens=later.num_output_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """No output until `Continued`. The words are those of the public protocol."""
+
+    reason: str
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """The request is being computed again."""
+
+
+Event = Started | Delta | Paused | Continued
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request. Billed: the whole prompt, the output up to its end; `num_discarded_tokens` lie beyond."""
+
+    num_input_tokens: int
+    num_cached_input_tokens: int
+    num_output_tokens: int
+    num_discarded_tokens: int
+    num_reserved_tokens: int
+
+    @property
+    def num_billed_tokens(self) -> int:
+        return self.num_input_tokens + self.num_output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a request. `error` is what its caller is told instead of a result.
+
+    `timings` is None where the engine said nothing at the end.
+    """
+
+    finish_reason: FinishReason
+    usage: Usage
+    timings: EngineTimings | None
+    num_preemptions: int
+    error: GatewayError | None

@@ -1,0 +1,40 @@
+"""A prompt to token ids, off the event loop where it is long, with each refusal naming its field."""
+
+from gateway.errors import ContextLengthError, FieldViolation, InvalidFieldError
+from gateway.servicer.ask import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from gateway.servicer.served_models import ServedModel
+from gateway.tokenizer import ChatMessage, PromptError, PromptTooLargeError
+
+
+async def encode(prompt: Prompt, model: ServedModel, path: str) -> tuple[int, ...]:
+    """The prompt's tokens, at least one; `path` is where the prompt is in the request ("spec", or "" for the top).
+
+    Raises InvalidFieldError, and ContextLengthError for a prompt that is certainly longer than the context.
+    """
+    field = f"{path}.{_FIELDS[type(prompt)]}".lstrip(".")
+    try:
+        match prompt:
+            case TextPrompt():
+                ids = await model.tokenizer.encode_async(prompt.text)
+            case ChatPrompt():
+                messages = [ChatMessage(message.role, message.content) for message in prompt.messages]
+                ids = await model.tokenizer.encode_chat_async(
+                    messages, add_generation_prompt=prompt.add_generation_prompt
+                )
+            case TokenPrompt():
+                _check_vocabulary(prompt.ids, model, field)
+                return prompt.ids
+    except PromptTooLargeError as error:
+        raise ContextLengthError(FieldViolation(field, str(error))) from error
+    except PromptError as error:
+        raise InvalidFieldError(FieldViolation(field, str(error))) from error
+    return tuple(ids)
+
+
+_FIELDS = {TextPrompt: "text", ChatPrompt: "chat", TokenPrompt: "token_ids.ids"}
+
+
+def _check_vocabulary(ids: tuple[int, ...], model: ServedModel, field: str) -> None:
+    size = model.info.vocabulary_size
+    if max(ids) >= size:
+        raise InvalidFieldError(FieldViolation(field, f"must be token ids of the model, each less than {size}"))

@@ -1,0 +1,136 @@
+"""What is left of a request when it has ended: its settlement, its ledger event, its span and its log line."""
+
+from datetime import UTC, datetime
+from time import monotonic
+from uuid import UUID
+
+import structlog
+from opentelemetry import trace
+
+from gateway import telemetry
+from gateway.admission import Admission
+from gateway.ledger import Ledger
+from gateway.servicer.ask import ChatPrompt
+from gateway.servicer.live import LiveGenerations
+from gateway.servicer.outcome import Outcome
+from gateway.servicer.relay import Generation, Job
+from gateway.store.enums import UsageSource
+from gateway.store.usage import UsageEvent
+
+log = structlog.get_logger()
+
+
+class Recorder:
+    """Called once per generation, at its beginning and at its end."""
+
+    def __init__(self, admission: Admission, ledger: Ledger, live: LiveGenerations, tracer: trace.Tracer) -> None:
+        self._admission = admission
+        self._ledger = ledger
+        self._live = live
+        self._tracer = tracer
+
+    def begin_span(self, job: Job) -> trace.Span:
+        """The CLIENT span of the engine call, child of the RPC's."""
+        operation = "chat" if isinstance(job.ask.prompt, ChatPrompt) else "text_completion"
+        model, sampling = job.model.info.name, job.request.sampling
+        return self._tracer.start_span(
+            f"{operation} {model}",
+            kind=trace.SpanKind.CLIENT,
+            attributes={
+                telemetry.GEN_AI_OPERATION: operation,
+                telemetry.GEN_AI_PROVIDER: telemetry.PROVIDER,
+                telemetry.GEN_AI_REQUEST_MODEL: model,
+                telemetry.GEN_AI_REQUEST_MAX_TOKENS: job.request.max_output_tokens,
+                telemetry.GEN_AI_REQUEST_TEMPERATURE: sampling.temperature,
+                telemetry.GEN_AI_REQUEST_TOP_P: sampling.top_p,
+                telemetry.GEN_AI_REQUEST_TOP_K: sampling.top_k,
+                telemetry.GENERATION_ID: job.generation_id,
+                telemetry.ORGANIZATION: job.principal.organization or "",
+                telemetry.TEAM: job.principal.team or "",
+                telemetry.PRIORITY_CLASS: job.request.priority_class.name,
+            },
+        )
+
+    def ended(self, span: trace.Span, request_id: str, generation: Generation, outcome: Outcome) -> None:
+        """The request is settled, on its way to the ledger, and no longer live."""
+        self._live.remove(generation)
+        job, usage = generation.job, outcome.usage
+        if generation.progress.is_accepted:
+            self._admission.settle(job.admitted, usage.num_input_tokens, usage.num_output_tokens)
+            self._ledger.record(_usage_event(generation, outcome))
+        else:
+            self._admission.release(job.admitted)
+        _end_span(span, generation, outcome)
+        _log_line(request_id, generation, outcome)
+
+
+def _usage_event(generation: Generation, outcome: Outcome) -> UsageEvent:
+    job, usage, timings = generation.job, outcome.usage, outcome.timings
+    assert job.principal.organization_id is not None, "a platform key does not generate"
+    assert job.principal.team_id is not None
+    finished = generation.progress.finished
+    return UsageEvent(
+        generation_id=UUID(job.generation_id),
+        organization_id=job.principal.organization_id,
+        team_id=job.principal.team_id,
+        key_id=job.principal.key_id,
+        model=job.model.info.name,
+        priority_class=job.request.priority_class.name,
+        input_tokens=usage.num_input_tokens,
+        output_tokens=usage.num_output_tokens,
+        billed_tokens=usage.num_billed_tokens,
+        finish_reason=outcome.finish_reason.value.upper(),
+        source=UsageSource.ENGINE if finished else UsageSource.GATEWAY,
+        finished_at=datetime.now(UTC),
+        policy_revision=job.admitted.policy_revision,
+        request_id=job.ask.request_id,
+        cached_input_tokens=usage.num_cached_input_tokens,
+        reserved_tokens=usage.num_reserved_tokens,
+        discarded_tokens=usage.num_discarded_tokens,
+        recomputed_tokens=finished.usage.recomputed_tokens if finished else 0,
+        num_preemptions=outcome.num_preemptions,
+        queue_ns=timings.queue_ns if timings else 0,
+        prefill_ns=timings.prefill_ns if timings else 0,
+        decode_ns=timings.decode_ns if timings else 0,
+        preempted_ns=timings.preempted_ns if timings else 0,
+        labels=job.ask.admission.labels,
+    )
+
+
+def _end_span(span: trace.Span, generation: Generation, outcome: Outcome) -> None:
+    usage, progress = outcome.usage, generation.progress
+    span.set_attribute(telemetry.GEN_AI_RESPONSE_ID, generation.job.generation_id)
+    span.set_attribute(telemetry.GEN_AI_RESPONSE_MODEL, generation.job.model.info.name)
+    span.set_attribute(telemetry.GEN_AI_FINISH_REASONS, (outcome.finish_reason.value,))
+    span.set_attribute(telemetry.GEN_AI_INPUT_TOKENS, usage.num_input_tokens)
+    span.set_attribute(telemetry.GEN_AI_CACHED_TOKENS, usage.num_cached_input_tokens)
+    span.set_attribute(telemetry.GEN_AI_OUTPUT_TOKENS, usage.num_output_tokens)
+    span.set_attribute(telemetry.BILLED_TOKENS, usage.num_billed_tokens)
+    if progress.first_token_s is not None:
+        span.set_attribute(telemetry.GEN_AI_FIRST_CHUNK_S, progress.first_token_s - progress.started_s)
+    if outcome.error is not None:
+        span.set_attribute(telemetry.ERROR_TYPE, outcome.error.reason)
+        span.set_status(trace.StatusCode.ERROR, outcome.error.reason)
+    span.end()
+
+
+def _log_line(request_id: str, generation: Generation, outcome: Outcome) -> None:
+    job, progress = generation.job, generation.progress
+    first_token_s = progress.first_token_s
+    log.info(
+        "request finished",
+        generation_id=job.generation_id,
+        request_id=request_id,
+        key=job.principal.public_id,
+        organization=job.principal.organization,
+        team=job.principal.team,
+        model=job.model.info.name,
+        priority_class=job.request.priority_class.name,
+        finish_reason=outcome.finish_reason.value,
+        error=outcome.error.reason if outcome.error else None,
+        input_tokens=outcome.usage.num_input_tokens,
+        output_tokens=outcome.usage.num_output_tokens,
+        num_preemptions=outcome.num_preemptions,
+        first_token_ms=None if first_token_s is None else round((first_token_s - progress.started_s) * 1000, 1),
+        duration_ms=round((monotonic() - progress.started_s) * 1000, 1),
+    )

@@ -1,0 +1,142 @@
+"""The gateway's settings: read once from flags and environment, then frozen.
+
+An unknown, missing or contradictory setting stops the start, and the error is one line that names it. Flags win over
+the environment. `EVENFLOW_ENGINE_*` belongs to the engine, which checks it in the same way.
+"""
+
+import os
+from collections import abc
+from pathlib import Path
+from typing import Annotated
+
+import platformdirs
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from gateway.errors import SettingsError
+
+PREFIX = "EVENFLOW_"
+GATEWAY_PREFIX = "EVENFLOW_GATEWAY_"
+ENGINE_PREFIX = "EVENFLOW_ENGINE_"
+# Read by the other commands of this program, not by the gateway.
+COMMAND_VARIABLES = frozenset(
+    {"EVENFLOW_API_KEY", "EVENFLOW_ADMIN_KEY", "EVENFLOW_ADDRESS", "EVENFLOW_MODEL", "EVENFLOW_TRACES"}
+)
+MAX_UNIX_PATH_BYTES = 106
+MIN_PEPPER_BYTES = 16
+
+
+def default_data_dir() -> Path:
+    """The platform's directory for this user's data."""
+    return platformdirs.user_data_path("evenflow", appauthor=False)
+
+
+class GatewaySettings(BaseSettings):
+    """Everything that decides how a gateway runs.
+
+    listen              HOST:PORT of the one public port; port 0 takes a free one
+    engine              the engines' addresses, each `unix:PATH`
+    database_url        the Postgres server
+    data_dir            holds the file `pepper`
+    pepper              in place of that file
+    reuse_port          several gateway processes share the port; otherwise a port in use is an error
+    drain_grace_s       how long running streams may take to finish after SIGTERM
+    max_concurrent_rpcs calls that the process takes at once; more get RESOURCE_EXHAUSTED from the transport
+    ledger_capacity     usage events that may wait for the database; beyond it no work is taken
+    reader_buffer_tokens output tokens held for a client that reads slower than they are generated
+    """
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix=GATEWAY_PREFIX, populate_by_name=True, hide_input_in_errors=True
+    )
+
+    listen: str = "127.0.0.1:50051"
+    engine: Annotated[tuple[str, ...], NoDecode] = Field(min_length=1)
+    database_url: SecretStr = Field(validation_alias=f"{PREFIX}DATABASE_URL")
+    data_dir: Path = Field(default_factory=default_data_dir, validation_alias=f"{PREFIX}DATA_DIR")
+    pepper: SecretStr | None = Field(default=None, validation_alias=f"{PREFIX}PEPPER")
+    reuse_port: bool = False
+    drain_grace_s: float = Field(default=30.0, ge=0, le=3600)
+    max_concurrent_rpcs: int = Field(default=4096, ge=1)
+    ledger_capacity: int = Field(default=100_000, ge=1)
+    reader_buffer_tokens: int = Field(default=256, ge=1)
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(part for part in value.split(",") if part) if isinstance(value, str) else value
+
+    @field_validator("engine")
+    @classmethod
+    def _check_addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError("an address is listed twice")
+        for address in value:
+            path = address.removeprefix("unix:")
+            if path in (address, ""):
+                raise ValueError(f"{address!r} is not unix:PATH")
+            if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
+                raise ValueError(f"the socket path {address} is longer than {MAX_UNIX_PATH_BYTES} bytes")
+        return value
+
+    @field_validator("listen")
+    @classmethod
+    def _check_listen(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+            raise ValueError(f"{value!r} is not HOST:PORT")
+        return value
+
+
+def load_settings(**flags: object) -> GatewaySettings:
+    """Settings from `flags` (None: not given) over the environment. Raises SettingsError."""
+    check_environment(os.environ)
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        # The fields are checked by the model itself; a wrong name or type is what the except clause is for.
+        return GatewaySettings(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise SettingsError(_describe(error, frozenset(given))) from error
+
+
+def check_environment(environ: abc.Mapping[str, str]) -> None:
+    """Raises SettingsError for a variable that begins like ours and is none of ours."""
+    known = COMMAND_VARIABLES | {_variable(name) for name in GatewaySettings.model_fields}
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and not name.startswith(ENGINE_PREFIX) and name not in known:
+            raise SettingsError(f"{name}: there is no such setting; known are {', '.join(sorted(known))}")
+
+
+def read_pepper(settings: GatewaySettings) -> bytes:
+    """The secret that API keys are hashed with. Raises SettingsError, naming file or variable, if missing or short."""
+    if settings.pepper is not None:
+        return _checked_pepper(settings.pepper.get_secret_value().encode(), f"{PREFIX}PEPPER")
+    path = settings.data_dir / "pepper"
+    try:
+        return _checked_pepper(path.read_bytes(), f"the file {path}")
+    except OSError as error:
+        raise SettingsError(f"data_dir: cannot read {path} ({error.strerror}); set {PREFIX}PEPPER instead") from error
+
+
+def _checked_pepper(raw: bytes, source: str) -> bytes:
+    pepper = raw.strip()
+    if len(pepper) < MIN_PEPPER_BYTES:
+        raise SettingsError(f"pepper: {source} holds fewer than {MIN_PEPPER_BYTES} bytes")
+    return pepper
+
+
+def _variable(field_name: str) -> str:
+    alias = GatewaySettings.model_fields[field_name].validation_alias
+    return alias if isinstance(alias, str) else f"{GATEWAY_PREFIX}{field_name.upper()}"
+
+
+def _describe(error: ValidationError, given: frozenset[str]) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    located = str(first["loc"][0])
+    name = next((field for field in GatewaySettings.model_fields if located in (field, _variable(field))), None)
+    if name is None:
+        return f"{located}: there is no such setting"
+    flag, variable = f"--{name.replace('_', '-')}", _variable(name)
+    if first["type"] == "missing":
+        return f"{name}: set {flag} or {variable}"
+    return f"{flag if name in given else variable}: {first['msg'].removeprefix('Value error, ')}"

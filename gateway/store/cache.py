@@ -1,0 +1,157 @@
+"""The newest snapshot, kept current: told by LISTEN at once, by a poll within two seconds, by `refresh` on demand.
+
+Owns the only way from the tables to a `TenancySnapshot`. Survives the database's absence: the last good snapshot stays,
+and `staleness_s` says how old its confirmation is; what to refuse because of that is the caller's policy.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+import structlog
+from sqlalchemy import Select, select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import selectinload
+
+from gateway.store.changes import CHANNEL
+from gateway.store.db import Database
+from gateway.store.errors import DatabaseUnavailableError, StoreError
+from gateway.store.models import (
+    ApiKeyRow,
+    OrganizationRow,
+    PolicyRevisionRow,
+    PriorityClassRow,
+    QuotaPolicyRow,
+    TeamRow,
+)
+from gateway.store.snapshot import EMPTY_SNAPSHOT, ChangedRows, TenancySnapshot, advance
+
+POLL_INTERVAL_S = 2.0
+log = structlog.get_logger(__name__)
+
+
+class TenancyCache:
+    """Holds the newest snapshot that this process has read. All of it runs on one event loop."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
+        self._clock = clock
+        self._snapshot = EMPTY_SNAPSHOT
+        self._confirmed_at: float | None = None
+        self._lock = asyncio.Lock()
+        self._num_reads = 0
+        self._failure: StoreError | None = None
+        self._wake = asyncio.Event()
+
+    @property
+    def current(self) -> TenancySnapshot:
+        """The newest snapshot; the empty one, of revision -1, until the first refresh has succeeded."""
+        return self._snapshot
+
+    @property
+    def confirmed_at(self) -> float | None:
+        """The clock's time at which `current` was last known to be the newest, None before the first refresh."""
+        return self._confirmed_at
+
+    def staleness_s(self) -> float:
+        """Seconds since `current` was known to be the newest; infinite before the first refresh."""
+        return float("inf") if self._confirmed_at is None else self._clock() - self._confirmed_at
+
+    async def refresh(self) -> TenancySnapshot:
+        """`current` holds everything that was committed before the call. Reads one row where nothing has changed.
+
+        One read serves all who called before it began. Raises DatabaseUnavailableError; `current` then stays.
+        """
+        num_reads_before = self._num_reads
+        async with self._lock:
+            if self._num_reads > num_reads_before:  # somebody's read began after this call
+                if self._failure is not None:
+                    raise DatabaseUnavailableError(str(self._failure)) from self._failure
+                return self._snapshot
+            self._num_reads += 1
+            try:
+                await self._read()
+            except StoreError as error:
+                self._failure = error
+                raise
+            self._failure = None
+            return self._snapshot
+
+    async def run(self) -> None:
+        """Keeps `current` fresh until cancelled; never ends on its own, whatever the database does."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._poll())
+            tasks.create_task(self._listen())
+
+    async def _poll(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                await self.refresh()
+            except StoreError as error:
+                log.warning("policy refresh failed", error=str(error), staleness_s=self.staleness_s())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), POLL_INTERVAL_S)
+
+    async def _listen(self) -> None:
+        """Wakes the poll at each notice. While there is no connection, the poll alone keeps its two seconds."""
+        while True:
+            try:
+                async with self._database.listener(CHANNEL, self._wake.set) as closed:
+                    self._wake.set()  # what was announced before this connection was missed
+                    await closed.wait()
+            except StoreError as error:
+                log.info("policy notices are off", error=str(error))
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    async def _read(self) -> None:
+        asked_at = self._clock()
+        async with self._database.session() as session:
+            await session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            revision = (await session.execute(select(PolicyRevisionRow.revision))).scalar_one()
+            if revision < self._snapshot.revision:
+                # A restored backup or a lagging replica: what it says was already overruled.
+                log.error("policy revision went back", seen=self._snapshot.revision, found=revision)
+                return
+            if revision > self._snapshot.revision:
+                self._snapshot = advance(
+                    self._snapshot, await _read_changed(session, self._snapshot.revision, revision)
+                )
+        self._confirmed_at = asked_at
+
+
+async def _read_changed(session: AsyncSession, seen: int, revision: int) -> ChangedRows:
+    """Every row whose own revision or whose policy's is newer than `seen`, each with its policy."""
+    policies = select(QuotaPolicyRow).where(QuotaPolicyRow.revision > seen).subquery()
+    classes = await session.scalars(select(PriorityClassRow).where(PriorityClassRow.revision > seen))
+    organizations = await session.execute(
+        select(OrganizationRow, QuotaPolicyRow)
+        .join(QuotaPolicyRow, (QuotaPolicyRow.org_id == OrganizationRow.id) & QuotaPolicyRow.team_id.is_(None))
+        .where(OrganizationRow.id.in_(_changed_ids(OrganizationRow, seen).union(select(policies.c.org_id))))
+        .options(selectinload(QuotaPolicyRow.limits))
+    )
+    teams = await session.execute(
+        select(TeamRow, QuotaPolicyRow)
+        .join(QuotaPolicyRow, (QuotaPolicyRow.team_id == TeamRow.id) & QuotaPolicyRow.key_id.is_(None))
+        .where(TeamRow.id.in_(_changed_ids(TeamRow, seen).union(select(policies.c.team_id))))
+        .options(selectinload(QuotaPolicyRow.limits))
+    )
+    keys = await session.execute(
+        select(ApiKeyRow, QuotaPolicyRow)
+        .outerjoin(QuotaPolicyRow, QuotaPolicyRow.key_id == ApiKeyRow.id)
+        .where(ApiKeyRow.id.in_(_changed_ids(ApiKeyRow, seen).union(select(policies.c.key_id))))
+        .options(selectinload(QuotaPolicyRow.limits), selectinload(ApiKeyRow.secrets))
+    )
+    return ChangedRows(
+        revision=revision,
+        classes=classes.all(),
+        organizations=[(row, policy) for row, policy in organizations],
+        teams=[(row, policy) for row, policy in teams],
+        keys=[(row, policy) for row, policy in keys],
+    )
+
+
+def _changed_ids(table: type[OrganizationRow | TeamRow | ApiKeyRow], seen: int) -> Select[UUID]:
+    return select(table.id).where(table.revision > seen)

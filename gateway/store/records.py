@@ -1,0 +1,162 @@
+"""What statements take and return: frozen values, never rows.
+
+A record is an identity, the `settings` that an administrator chose, and what the store knows about it. An etag names a
+revision of one record. Knows no SQL and no protocol.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from ipaddress import IPv4Network, IPv6Network
+from typing import TypeVar
+from uuid import UUID
+
+from gateway.store.enums import Dimension, KeyScope, QuotaMode, State, StoreLossAction
+
+ANY = "-"  # in the parent of a list: every organization, every team
+DEFAULT_CLASS = "default"
+DEFAULT_POLICY = "default"
+
+IPNetwork = IPv4Network | IPv6Network
+Settings = TypeVar("Settings")
+Edit = Callable[[Settings], Settings]
+"""Computes the new settings from the current ones, inside the transaction that writes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcePath:
+    """An organization, one of its teams, or one of that team's keys. A platform key has neither of the first two."""
+
+    organization: str | None
+    team: str | None = None
+    api_key: str | None = None
+
+    @property
+    def name(self) -> str:
+        """`organizations/acme/teams/search/apiKeys/9fKq…`, as far as the path goes."""
+        kinds = (("organizations", self.organization), ("teams", self.team), ("apiKeys", self.api_key))
+        return "/".join(f"{kind}/{segment}" for kind, segment in kinds if segment is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """At most `size` records, in the order of their creation, beginning after the record with id `after`."""
+
+    size: int
+    after: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OrganizationSettings:
+    display_name: str = ""
+    state: State = State.ACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class Organization:
+    id: UUID
+    path: ResourcePath
+    settings: OrganizationSettings
+    etag: str
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TeamSettings:
+    """`class_grants` are the classes that keys may ask for; the default class is always among them once stored."""
+
+    display_name: str = ""
+    state: State = State.ACTIVE
+    default_class: str = DEFAULT_CLASS
+    class_grants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    id: UUID
+    path: ResourcePath
+    settings: TeamSettings
+    etag: str
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeySettings:
+    """Empty grants and networks mean: whatever the team may use, from anywhere. No `expires_at`: for ever."""
+
+    display_name: str = ""
+    scopes: tuple[KeyScope, ...] = (KeyScope.INFERENCE, KeyScope.QUOTA_READ)
+    model_grants: tuple[str, ...] = ()
+    class_grants: tuple[str, ...] = ()
+    ip_cidrs: tuple[IPNetwork, ...] = ()
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeySecret:
+    """The keyed hash of a secret, and the version of the pepper that keyed it."""
+
+    digest: bytes
+    pepper_version: int
+    not_after: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    id: UUID
+    path: ResourcePath
+    settings: ApiKeySettings
+    secrets: tuple[KeySecret, ...]
+    revoked_at: datetime | None
+    revoke_reason: str | None
+    last_used_at: datetime | None
+    etag: str
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLimit:
+    """At most `amount` per period, `burst` of it at once, for one model or (empty) all together.
+
+    CONCURRENCY counts live requests: `period_ms` and `burst` are None for it, and set for all others.
+    """
+
+    dimension: Dimension
+    amount: int
+    period_ms: int | None
+    burst: int | None
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaPolicySettings:
+    """`weight` in (0, 1000] for organizations and teams, None for keys; `max_overdraft` in tokens."""
+
+    weight: float | None = 1.0
+    limits: tuple[QuotaLimit, ...] = ()
+    mode: QuotaMode = QuotaMode.ENFORCE
+    on_store_loss: StoreLossAction = StoreLossAction.SERVE_STALE
+    max_overdraft: int = 0
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaPolicy:
+    """`path` is the organization, team or key that the policy governs."""
+
+    id: UUID
+    path: ResourcePath
+    slug: str
+    settings: QuotaPolicySettings
+    revision: int
+    etag: str
+    created_at: datetime
+    updated_at: datetime
+
+
+def etag_of(revision: int) -> str:
+    """The etag of a record that this revision changed last."""
+    return f"{revision:x}"

@@ -1,0 +1,134 @@
+"""The names of all spans, attributes and log events of the gateway, and how they leave the process.
+
+Spans are exported only where `OTEL_EXPORTER_OTLP_ENDPOINT` is set; otherwise the tracer does nothing. Logs are lines on
+stderr. Neither ever holds prompt text, generated text or a credential. Attribute names: OpenTelemetry's semantic
+conventions for RPC and for GenAI v0.1.0.
+"""
+
+import os
+import sys
+from collections import abc
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import structlog
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+SERVICE = "evenflow-gateway"
+PROVIDER = "evenflow"
+EXPORT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+AUTH_SPAN = "evenflow.auth"
+ADMISSION_SPAN = "evenflow.admission"
+
+AUTH_CACHE = "evenflow.auth.cache"
+POLICY_REVISION = "evenflow.policy.revision"
+RESERVED_TOKENS = "evenflow.admission.reserved_tokens"
+NUM_LIMITS = "evenflow.admission.limits"
+BILLED_TOKENS = "evenflow.billed_tokens"
+GENERATION_ID = "evenflow.generation_id"
+ORGANIZATION = "evenflow.organization"
+TEAM = "evenflow.team"
+PRIORITY_CLASS = "evenflow.priority_class"
+
+RPC_SYSTEM = "rpc.system.name"
+RPC_METHOD = "rpc.method"
+RPC_STATUS_CODE = "rpc.response.status_code"
+ERROR_TYPE = "error.type"
+GEN_AI_OPERATION = "gen_ai.operation.name"
+GEN_AI_PROVIDER = "gen_ai.provider.name"
+GEN_AI_REQUEST_MODEL = "gen_ai.request.model"
+GEN_AI_REQUEST_MAX_TOKENS = "gen_ai.request.max_tokens"
+GEN_AI_REQUEST_TEMPERATURE = "gen_ai.request.temperature"
+GEN_AI_REQUEST_TOP_P = "gen_ai.request.top_p"
+GEN_AI_REQUEST_TOP_K = "gen_ai.request.top_k"
+GEN_AI_RESPONSE_ID = "gen_ai.response.id"
+GEN_AI_RESPONSE_MODEL = "gen_ai.response.model"
+GEN_AI_FINISH_REASONS = "gen_ai.response.finish_reasons"
+GEN_AI_FIRST_CHUNK_S = "gen_ai.response.time_to_first_chunk"
+GEN_AI_INPUT_TOKENS = "gen_ai.usage.input_tokens"
+GEN_AI_CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+GEN_AI_OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+
+
+@dataclass(slots=True)
+class RpcRecord:
+    """What logs and error details say about the call that this task serves. Written by interceptors and servicers."""
+
+    method: str
+    request_id: str
+    # Set from the moment a generation has its own log line and its own settlement.
+    generation_id: str | None = None
+
+
+_current_rpc: ContextVar[RpcRecord | None] = ContextVar("evenflow_rpc", default=None)
+
+
+def current_rpc() -> RpcRecord | None:
+    """The call that this task serves; None outside of one."""
+    return _current_rpc.get()
+
+
+def enter_rpc(record: RpcRecord) -> None:
+    """From here on this task serves `record`. A task serves one call, so nothing needs to be undone."""
+    _current_rpc.set(record)
+
+
+class Telemetry:
+    """The tracer, and the pipeline behind it if there is one."""
+
+    def __init__(self, provider: TracerProvider | None) -> None:
+        self._provider = provider
+        self.is_exporting = provider is not None
+        self.tracer: trace.Tracer = provider.get_tracer(SERVICE) if provider else trace.NoOpTracer()
+
+    def close(self) -> None:
+        """What was recorded has left the process. Blocks until then."""
+        if self._provider is not None:
+            self._provider.shutdown()
+
+
+def start_telemetry() -> Telemetry:
+    """Exporting if the standard variables name a collector."""
+    if not any(os.environ.get(name) for name in EXPORT_VARIABLES):
+        return Telemetry(None)
+    provider = TracerProvider(resource=Resource.create({SERVICE_NAME: SERVICE}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return Telemetry(provider)
+
+
+def trace_headers(span: trace.Span) -> dict[str, str]:
+    """The W3C trace context that makes the receiver's spans children of `span`; empty where nothing is traced."""
+    carrier: dict[str, str] = {}
+    if span.get_span_context().is_valid:
+        TraceContextTextMapPropagator().inject(carrier, trace.set_span_in_context(span))
+    return carrier
+
+
+def trace_parent(headers: abc.Mapping[str, str]) -> otel_context.Context:
+    """The caller's trace context, empty if it sent none."""
+    return TraceContextTextMapPropagator().extract(dict(headers), context=otel_context.Context())
+
+
+def configure_logging() -> None:
+    """Log lines go to stderr: in colour for a person, as JSON for anything else."""
+    is_terminal = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            # Plain tracebacks: the richer ones print local variables, and with them prompts and keys.
+            *([] if is_terminal else [structlog.processors.format_exc_info]),
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+            if is_terminal
+            else structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger("info"),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

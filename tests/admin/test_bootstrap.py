@@ -1,0 +1,84 @@
+"""The first start and the next ones: what is made, kept, made again, and refused."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from gateway import api_key
+from gateway.bootstrap import bootstrap
+from gateway.private_files import PrivateFileError
+from gateway.store.changes import Change
+from gateway.store.db import Database
+from gateway.store.keys import get_key, revoke_key
+from gateway.store.records import ResourcePath
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def contents(directory: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in directory.iterdir()}
+
+
+async def test_first_start_makes_schema_pepper_and_key(empty_database_url: str, tmp_path: Path):
+    data_dir = tmp_path / "data"
+
+    installation = await bootstrap(data_dir, empty_database_url)
+
+    assert installation.has_new_admin_key
+    assert (mode(data_dir), mode(data_dir / "pepper"), mode(installation.admin_key_file)) == (0o700, 0o600, 0o600)
+    assert api_key.parse(installation.admin_key_file.read_text().strip()) is not None
+
+
+async def test_next_start_keeps_everything(database_url: str, tmp_path: Path):
+    await bootstrap(tmp_path, database_url)
+    before = contents(tmp_path)
+
+    installation = await bootstrap(tmp_path, database_url)
+
+    assert not installation.has_new_admin_key
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("ef_live_nonsense")])
+async def test_lost_or_damaged_key_is_replaced(database_url: str, tmp_path: Path, damage):
+    installation = await bootstrap(tmp_path, database_url)
+    old = installation.admin_key_file.read_text()
+    damage(installation.admin_key_file)
+
+    again = await bootstrap(tmp_path, database_url)
+
+    assert again.has_new_admin_key
+    assert again.admin_key_file.read_text() != old
+
+
+async def test_revoked_key_is_replaced(database: Database, database_url: str, tmp_path: Path):
+    installation = await bootstrap(tmp_path, database_url)
+    public_id = api_key.parse(installation.admin_key_file.read_text().strip()).public_id
+    await revoke_key(database, Change("test"), ResourcePath(None, None, public_id), "lost")
+
+    again = await bootstrap(tmp_path, database_url)
+
+    assert again.has_new_admin_key
+    assert (await get_key(database, ResourcePath(None, None, public_id))).revoked_at is not None
+
+
+async def test_lost_pepper_is_not_replaced_while_keys_depend_on_it(database_url: str, tmp_path: Path):
+    await bootstrap(tmp_path, database_url)
+    (tmp_path / "pepper").unlink()
+
+    with pytest.raises(PrivateFileError, match="pepper is missing"):
+        await bootstrap(tmp_path, database_url)
+
+    assert not (tmp_path / "pepper").exists()
+
+
+async def test_given_pepper_needs_no_file(database_url: str, tmp_path: Path):
+    first = await bootstrap(tmp_path, database_url, b"0123456789abcdef")
+    second = await bootstrap(tmp_path, database_url, b"0123456789abcdef")
+
+    assert first.has_new_admin_key
+    assert not second.has_new_admin_key
+    assert not (tmp_path / "pepper").exists()

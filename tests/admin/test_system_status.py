@@ -1,0 +1,28 @@
+"""The state of the system: the gateway's report with the tenants' names."""
+
+from importlib.metadata import version
+
+from evenflow.admin.v1 import admin_pb2 as pb
+from gateway.store.migrate import head_revision
+from tests.admin.service import AdminService
+
+
+async def test_tenants_are_named_and_an_unknown_one_keeps_its_ids(service: AdminService):
+    await service.create_org()
+    await service.create_team()
+
+    status = await service.call(service.stub.GetSystemStatus, pb.GetSystemStatusRequest())
+
+    engine, lost = status.engines
+    assert [tenant.team for tenant in engine.tenants] == ["organizations/acme/teams/search", "gone/away"]
+    assert (engine.reachable, engine.running, engine.waiting, engine.free_device_blocks) == (True, 4, 7, 10)
+    assert (lost.reachable, lost.address) == (False, "unix:/gone.sock")
+
+
+async def test_figures_of_the_gateway_and_the_store_are_told(service: AdminService):
+    status = await service.call(service.stub.GetSystemStatus, pb.GetSystemStatusRequest())
+
+    assert status.version == version("evenflow")
+    assert status.uptime.ToMilliseconds() == 90_500
+    assert status.schema_revision == head_revision()
+    assert (status.store_reachable, status.policy_revision, status.live_requests) == (True, 7, 11)

@@ -1,0 +1,27 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from gateway.store.db import Database
+from tests.admin.service import AdminService, serve_admin
+from tests.cli.command_line import CommandLine
+
+
+@pytest.fixture
+def command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """`evenflow` in this process, with a data directory of the test's own and no setting from outside."""
+    for name in ("API_KEY", "ADMIN_KEY", "ADDRESS", "MODEL"):
+        monkeypatch.delenv(f"EVENFLOW_{name}", raising=False)
+    monkeypatch.setenv("EVENFLOW_DATA_DIR", str(tmp_path / "data"))
+    return CommandLine()
+
+
+@pytest_asyncio.fixture
+async def service(database: Database, database_url: str, tmp_path: Path) -> AsyncIterator[AdminService]:
+    """The admin service, found by the command line through its data directory."""
+    data_dir = tmp_path / "data"
+    async with serve_admin(database, database_url, data_dir) as running:
+        (data_dir / "endpoint").write_text(running.address)
+        yield running

@@ -1,0 +1,69 @@
+"""Where commands find the server and the key, and what they say when they do not."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.connection import DEFAULT_ADDRESS, Target, find_address, find_admin_key, find_api_key
+from gateway.cli.data_dir import DataDir
+from gateway.cli.errors import UsageError
+from tests.cli.command_line import CommandLine
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDir:
+    for name in ("EVENFLOW_API_KEY", "EVENFLOW_ADMIN_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    return DataDir(tmp_path)
+
+
+def test_flag_wins_over_the_endpoint_file_and_that_over_the_default(data_dir: DataDir):
+    assert find_address(Target(None, data_dir, None)) == DEFAULT_ADDRESS
+    data_dir.endpoint.write_text("127.0.0.1:7\n")
+    assert find_address(Target(None, data_dir, None)) == "127.0.0.1:7"
+    assert find_address(Target("host:8", data_dir, None)) == "host:8"
+
+
+def test_named_file_wins_over_the_environment_and_that_over_the_usual_file(
+    data_dir: DataDir, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    data_dir.admin_key.write_text("usual\n")
+    assert find_admin_key(Target(None, data_dir, None)) == "usual"
+    monkeypatch.setenv("EVENFLOW_ADMIN_KEY", "variable")
+    assert find_admin_key(Target(None, data_dir, None)) == "variable"
+    named = tmp_path / "named"
+    named.write_text("named\n")
+    assert find_admin_key(Target(None, data_dir, named)) == "named"
+
+
+def test_missing_keys_say_how_to_get_one(data_dir: DataDir):
+    with pytest.raises(UsageError) as admin:
+        find_admin_key(Target(None, data_dir, None))
+    with pytest.raises(UsageError) as tenant:
+        find_api_key(Target(None, data_dir, None))
+
+    assert "evenflow up" in admin.value.hint
+    assert "keys create --team acme/search --save" in tenant.value.hint
+
+
+def test_empty_key_file_is_refused_by_its_name(data_dir: DataDir, tmp_path: Path):
+    empty = tmp_path / "empty"
+    empty.touch()
+
+    with pytest.raises(UsageError, match="empty holds no key"):
+        find_api_key(Target(None, data_dir, empty))
+
+
+def test_server_that_is_not_there_ends_with_three(command_line: CommandLine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("EVENFLOW_ADMIN_KEY", "ef_live_x")
+
+    ran = command_line.run("status", "--address", "127.0.0.1:1")
+
+    assert ran.exit_code == 3
+    assert "cannot reach the gateway at 127.0.0.1:1" in ran.stderr
+    assert "evenflow up" in ran.stderr
+
+
+def test_no_key_ends_with_two(command_line: CommandLine):
+    assert command_line.run("status").exit_code == 2
+    assert command_line.run("chat", "hello").exit_code == 2

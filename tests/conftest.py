@@ -1,0 +1,76 @@
+"""Postgres for every test that needs one: a server per session, a migrated database of its own per test.
+
+Databases are cut from a template that was migrated once, so that a test pays milliseconds and shares nothing.
+"""
+
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import asyncpg  # type: ignore[import-untyped]  # it ships no types
+import pytest
+import pytest_asyncio
+
+from gateway.embedded import EmbeddedOptions, EmbeddedPostgres
+from gateway.store import migrate
+from gateway.store.db import Database
+
+TEMPLATE = "migrated_template"
+# What only a power cut could tell apart, and what a database per test costs most of.
+FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """The session's server, with a database that holds no tables."""
+    server = EmbeddedPostgres(tmp_path_factory.mktemp("session"), EmbeddedOptions(settings=FAST))
+    yield await server.start()
+    await server.stop()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def template_url(postgres_url: str) -> str:
+    """A migrated database that tests copy and never use."""
+    await _execute(postgres_url, f"CREATE DATABASE {TEMPLATE}")
+    url = with_database(postgres_url, TEMPLATE)
+    await migrate.upgrade(url)
+    return url
+
+
+@pytest_asyncio.fixture
+async def database_url(postgres_url: str, template_url: str) -> AsyncIterator[str]:
+    """A fresh, migrated database; gone after the test."""
+    name = f"test_{uuid4().hex}"
+    await _execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    yield with_database(postgres_url, name)
+    await _execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest_asyncio.fixture
+async def empty_database_url(postgres_url: str) -> AsyncIterator[str]:
+    """A fresh database without a table; gone after the test."""
+    name = f"test_{uuid4().hex}"
+    await _execute(postgres_url, f"CREATE DATABASE {name}")
+    yield with_database(postgres_url, name)
+    await _execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest_asyncio.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """A pool on `database_url`."""
+    pool = Database(database_url)
+    yield pool
+    await pool.close()
+
+
+def with_database(url: str, name: str) -> str:
+    """The URL of another database of the same server."""
+    server, _, query = url.partition("?")
+    return f"{server.rpartition('/')[0]}/{name}?{query}"
+
+
+async def _execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()

@@ -1,0 +1,159 @@
+"""One machine from the first start to the last signal, with the real model, through the whole path.
+
+The tests of this module share one `evenflow up` and run in order: what one made, the next one uses.
+"""
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from evenflow.inference.v1 import generation_pb2 as pb
+from evenflow.inference.v1.generation_pb2_grpc import GenerationServiceStub
+from tests.e2e.installation import Installation
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """A running installation with a tenant, whose key `chat` finds."""
+    running = Installation(tmp_path_factory.mktemp("e2e") / "data")
+    running.up()
+    for arguments in (
+        ("orgs", "create", "acme"),
+        ("teams", "create", "acme/search"),
+        ("keys", "create", "--team", "acme/search", "--save"),
+    ):
+        ran = running.run(*arguments)
+        assert ran.returncode == 0, ran.stderr
+    yield running
+    if running.process is not None and running.process.poll() is None:
+        running.stop()
+
+
+def stream(installation: Installation, num_tokens: int) -> Iterator[pb.StreamGenerateResponse]:
+    """A greedy answer of exactly `num_tokens`."""
+    spec = pb.GenerationSpec(
+        text="Once upon a time",
+        sampling=pb.SamplingOptions(temperature=0),
+        stopping=pb.StoppingOptions(max_output_tokens=num_tokens, ignore_eos=True),
+    )
+    with grpc.insecure_channel(installation.address) as channel:
+        metadata = (("authorization", f"Bearer {installation.api_key}"),)
+        yield from GenerationServiceStub(channel).StreamGenerate(
+            pb.StreamGenerateRequest(spec=spec), metadata=metadata, timeout=120
+        )
+
+
+def test_new_tenant_gets_an_answer(installation: Installation):
+    ran = installation.run("chat", "Say hello.", "--max-tokens", "8", "--temperature", "0")
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip()
+
+
+def test_status_counts_the_tenants_tokens(installation: Installation):
+    status = json.loads(installation.run("status", "-o", "json").stdout)
+
+    (engine,) = status["engines"]
+    (tenant,) = engine["tenants"]
+    assert (engine["reachable"], engine["scheduling_policy"], engine["num_device_blocks"]) == (True, "vtc", "256")
+    assert tenant["team"] == "organizations/acme/teams/search"
+    assert int(tenant["output_tokens"]) >= 1
+
+
+def test_stranger_can_call_it_by_reflection_alone(installation: Installation):
+    with grpc.insecure_channel(installation.address) as channel:
+        database = ProtoReflectionDescriptorDatabase(channel)
+        assert "evenflow.inference.v1.GenerationService" in database.get_services()
+        method = (
+            DescriptorPool(database)
+            .FindServiceByName("evenflow.inference.v1.GenerationService")
+            .FindMethodByName("CountTokens")
+        )
+        request = GetMessageClass(method.input_type)(text="Once upon a time")
+        answer = GetMessageClass(method.output_type)
+        call = channel.unary_unary(
+            "/evenflow.inference.v1.GenerationService/CountTokens",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
+
+        counted = call(request, metadata=(("authorization", f"Bearer {installation.api_key}"),), timeout=20)
+
+    assert counted.input_tokens == 4
+
+
+def test_second_up_says_that_and_where_the_first_one_runs(installation: Installation):
+    ran = installation.run("up")
+
+    assert installation.process is not None
+    assert ran.returncode == 1
+    assert f"already running in {installation.data_dir}: process {installation.process.pid}" in ran.stderr
+    assert installation.address in ran.stderr
+
+
+def test_killed_engine_is_started_again_and_serves(installation: Installation):
+    engine = installation.child("engine")
+
+    engine.kill()
+
+    # Refused with NO_ENGINE until it is back.
+    for _ in range(120):
+        ran = installation.run("chat", "Say hello.", "--max-tokens", "2")
+        if ran.returncode == 0:
+            break
+        assert "NO_ENGINE" in ran.stderr or "ENGINE_LOST" in ran.stderr, ran.stderr
+    assert ran.returncode == 0
+    assert installation.child("engine").pid != engine.pid
+    assert "engine ended by signal 9; starting again in 0.5 s" in installation.log()
+
+
+def test_sigterm_lets_a_running_stream_finish(installation: Installation):
+    num_tokens = 24
+    messages, has_begun = [], threading.Event()
+
+    def read() -> None:
+        for message in stream(installation, num_tokens):
+            messages.append(message)
+            if message.HasField("token_delta"):
+                has_begun.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert has_begun.wait(60)
+
+    code = installation.stop()
+
+    reader.join(60)
+    assert messages[-1].finish.usage.output_tokens == num_tokens
+    assert code == 0
+    assert installation.survivors() == []
+    assert not (installation.data_dir / "endpoint").exists()
+
+
+def test_restart_keeps_tenants_and_keys(installation: Installation):
+    installation.up()
+
+    ran = installation.run("chat", "Say hello.", "--max-tokens", "2")
+    orgs = json.loads(installation.run("orgs", "list", "-o", "json").stdout)
+
+    assert ran.returncode == 0, ran.stderr
+    assert [org["name"] for org in orgs] == ["organizations/acme"]
+
+
+def test_nothing_outlives_an_up_that_was_killed(installation: Installation):
+    assert installation.process is not None
+    assert len(installation.family) >= 3
+
+    installation.process.send_signal(signal.SIGKILL)
+    installation.process.wait(10)
+
+    assert installation.survivors() == []

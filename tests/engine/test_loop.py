@@ -1,0 +1,299 @@
+"""The loop turn by turn, on a virtual clock: who hears what, when, and what a failing runner does."""
+
+import threading
+
+import pytest
+
+from engine.core.config import SchedulerConfig
+from engine.core.errors import DuplicateRequestError, RequestTooLargeError
+from engine.core.events import Admitted, Finished, Preempted, Resumed, TokensEmitted
+from engine.core.scheduler import Scheduler
+from engine.core.types import FinishReason, Nanos, PathNode, PauseReason, PriorityClass, Request
+from engine.errors import RunnerFailedError
+from engine.loop import (
+    Abort,
+    Accepted,
+    EngineLoop,
+    Grant,
+    LoopStats,
+    ReadStats,
+    Refused,
+    SetClass,
+    SetReaderBlocked,
+    Stop,
+    Submit,
+)
+from engine.plugins import load_preemption_policy, load_scheduling_policy
+from tests.engine.fake_runner import FakeRunner
+from tests.engine.wire import expected_tokens
+
+CONFIG = SchedulerConfig(
+    max_num_seqs=4, max_num_batched_tokens=16, block_size=4, num_device_blocks=16, max_model_len=99
+)
+
+
+class Clock:
+    """Stands still unless it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class Outlet:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.updates = []
+        self.times = []
+
+    def put(self, update, at) -> None:
+        self.updates.append(update)
+        self.times.append(at)
+
+    @property
+    def kinds(self):
+        return [type(update) for update in self.updates]
+
+    @property
+    def token_ids(self):
+        return [token for update in self.updates if isinstance(update, TokensEmitted) for token in update.token_ids]
+
+    @property
+    def finished(self):
+        assert self.kinds.count(Finished) == 1
+        assert self.kinds[-1] is Finished
+        return self.updates[-1]
+
+
+class Bench:
+    """A loop whose turns the test takes by hand."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.runner = FakeRunner()
+        self.num_deliveries = 0
+        policies = load_scheduling_policy("fcfs", {}), load_preemption_policy("latest_arrival", {})
+        self.loop = EngineLoop(Scheduler(CONFIG, *policies), self.runner, self.deliver, self.clock)
+
+    def deliver(self, deliveries) -> None:
+        self.num_deliveries += 1
+        for outlet, update, at in deliveries:
+            outlet.put(update, at)
+
+    def submit(self, generation_id: str, **fields) -> Outlet:
+        outlet = Outlet()
+        fields = {"max_output_tokens": 3, "prompt_token_ids": (5, 6, 7)} | fields
+        request = Request(generation_id, (PathNode("acme", 1.0),), arrived_at=self.loop.now(), **fields)
+        self.loop.submit(Submit(outlet, request))
+        return outlet
+
+    def turn(self) -> bool:
+        self.loop.take_commands()
+        return self.loop.step()
+
+    def until_idle(self) -> int:
+        num_turns = 0
+        while self.turn():
+            num_turns += 1
+        return num_turns
+
+
+@pytest.fixture
+def bench():
+    return Bench()
+
+
+def test_request_is_accepted_admitted_and_served_to_its_end(bench):
+    outlet = bench.submit("a")
+    assert bench.until_idle() == 3
+    assert outlet.kinds == [Accepted, Admitted, TokensEmitted, TokensEmitted, TokensEmitted, Finished]
+    assert outlet.token_ids == expected_tokens(3)
+    assert outlet.finished.reason is FinishReason.LENGTH
+
+
+def test_idle_turn_computes_nothing(bench):
+    assert not bench.turn()
+    assert bench.runner.num_steps == 0
+    assert bench.num_deliveries == 0
+
+
+def test_acceptance_is_published_before_the_step_is_computed(bench):
+    outlet = bench.submit("a")
+    kinds_during_step = []
+    execute = bench.runner.execute
+
+    class Watching:
+        def execute(self, plan):
+            kinds_during_step.extend(outlet.kinds)
+            return execute(plan)
+
+    bench.loop._runner = Watching()
+    bench.turn()
+    assert kinds_during_step == [Accepted]
+
+
+def test_a_step_is_published_in_one_go(bench):
+    outlets = [bench.submit(name) for name in "abc"]
+    bench.turn()
+    num_before = bench.num_deliveries
+    bench.turn()
+    assert bench.num_deliveries == num_before + 1
+    assert [len(outlet.token_ids) for outlet in outlets] == [2, 2, 2]
+
+
+def test_updates_carry_the_time_of_the_turn_that_brought_them(bench):
+    outlet = bench.submit("a")
+    bench.turn()
+    bench.clock.now_ns = 5_000
+    bench.turn()
+    assert outlet.times[0] == 1_000
+    assert outlet.times[-1] == 5_000
+
+
+def test_refusals_name_their_cause_and_leave_others_alone(bench):
+    first = bench.submit("a")
+    bench.loop.take_commands()
+    duplicate, huge = bench.submit("a"), bench.submit("b", max_output_tokens=62)
+    bench.until_idle()
+    assert isinstance(duplicate.updates[0].error, DuplicateRequestError)
+    assert isinstance(huge.updates[0].error, RequestTooLargeError)
+    assert duplicate.kinds == huge.kinds == [Refused]
+    assert first.token_ids == expected_tokens(3)
+
+
+def test_abort_takes_effect_before_the_next_plan(bench):
+    outlet = bench.submit("a", max_output_tokens=50)
+    bench.turn()
+    bench.loop.submit(Abort(outlet, "a", FinishReason.DEADLINE))
+    num_steps = bench.runner.num_steps
+    assert not bench.turn()
+    assert bench.runner.num_steps == num_steps
+    assert outlet.finished.reason is FinishReason.DEADLINE
+
+
+def test_commands_of_a_refused_duplicate_do_not_reach_the_first(bench):
+    first = bench.submit("a")
+    duplicate = bench.submit("a")
+    bench.loop.submit(Abort(duplicate, "a", FinishReason.CANCELLED))
+    bench.loop.submit(SetReaderBlocked(duplicate, "a", blocked=True))
+    bench.until_idle()
+    assert first.finished.reason is FinishReason.LENGTH
+
+
+def test_commands_after_the_end_are_harmless_even_if_the_id_lives_again(bench):
+    first = bench.submit("a")
+    bench.until_idle()
+    second = bench.submit("a")
+    for command in (Abort(first, "a", FinishReason.CANCELLED), Grant(first, "a", 1)):
+        bench.loop.submit(command)
+    bench.until_idle()
+    assert first.finished.reason is second.finished.reason is FinishReason.LENGTH
+
+
+def test_grant_reader_and_class_reach_the_scheduler(bench):
+    outlet = bench.submit("a", max_output_tokens=6, granted_output_tokens=2)
+    bench.until_idle()
+    assert outlet.updates[-1].reason is PauseReason.QUOTA
+    bench.loop.submit(Grant(outlet, "a", 6))
+    bench.loop.submit(SetReaderBlocked(outlet, "a", blocked=True))
+    bench.until_idle()
+    bench.loop.submit(SetReaderBlocked(outlet, "a", blocked=False))
+    bench.loop.submit(SetClass(outlet, "a", PriorityClass("batch", 200)))
+    bench.until_idle()
+    assert {Preempted, Resumed} <= set(outlet.kinds)
+    assert outlet.token_ids == expected_tokens(6)
+
+
+def test_deadline_that_passes_while_idle_wakes_the_loop(bench):
+    outlet = bench.submit("a", granted_output_tokens=1, deadline=Nanos(9_000))
+    bench.until_idle()
+    assert bench.loop._sleep_s() == pytest.approx(8e-6)
+    bench.clock.now_ns = 9_000
+    assert bench.loop._sleep_s() == 0
+    bench.loop.take_commands(wait=True)
+    bench.turn()
+    assert outlet.finished.reason is FinishReason.DEADLINE
+
+
+def test_failed_step_ends_every_request_and_the_loop_goes_on(bench):
+    running = bench.submit("a", max_output_tokens=9)
+    bench.turn()
+    waiting = bench.submit("b", max_output_tokens=9)
+    bench.runner.errors = [RuntimeError("boom")]
+    bench.turn()
+    for outlet in (running, waiting):
+        assert outlet.finished.reason is FinishReason.ERROR
+        assert "boom" not in outlet.finished.error
+    assert running.token_ids == expected_tokens(1)
+    later = bench.submit("a")
+    bench.until_idle()
+    assert later.token_ids == expected_tokens(3)
+
+
+def test_failures_with_a_step_between_them_are_forgiven(bench):
+    for _ in range(5):
+        bench.runner.errors = [RuntimeError("boom")]
+        bench.submit("a")
+        bench.turn()
+        ok = bench.submit("b")
+        bench.until_idle()
+        assert ok.finished.reason is FinishReason.LENGTH
+
+
+def test_third_failure_in_a_row_ends_the_loop_after_everyone_was_told(bench):
+    bench.runner.errors = [RuntimeError("gone")] * 3
+    for name in "ab":
+        bench.submit(name)
+        bench.turn()
+    last = bench.submit("c")
+    bench.loop.take_commands()
+    with pytest.raises(RunnerFailedError):
+        bench.loop.step()
+    assert last.finished.reason is FinishReason.ERROR
+
+
+def test_stats_count_steps_and_their_mean_length(bench):
+    execute = bench.runner.execute
+
+    class Slow:
+        def execute(self, plan):
+            bench.clock.now_ns += 2_000_000
+            return execute(plan)
+
+    bench.loop._runner = Slow()
+    bench.submit("a")
+    bench.until_idle()
+    reply = Outlet()
+    bench.loop.submit(ReadStats(reply))
+    bench.turn()
+    (stats,) = reply.updates
+    assert isinstance(stats, LoopStats)
+    assert stats.num_steps == 3
+    assert stats.mean_step_ms == pytest.approx(2.0)
+    assert stats.uptime_s == pytest.approx(0.006)
+    assert stats.scheduler.num_free_blocks == CONFIG.num_device_blocks
+
+
+def test_thread_serves_while_commands_come_and_ends_on_stop():
+    bench = Bench()
+    finished = threading.Event()
+
+    class Ringing(Outlet):
+        def put(self, update, at):
+            super().put(update, at)
+            if isinstance(update, Finished):
+                finished.set()
+
+    thread = threading.Thread(target=bench.loop.run)
+    thread.start()
+    outlet = Ringing()
+    request = Request("a", (PathNode("acme", 1.0),), (5, 6), 3, bench.loop.now())
+    bench.loop.submit(Submit(outlet, request))
+    assert finished.wait(10)
+    bench.loop.submit(Stop())
+    thread.join(10)
+    assert not thread.is_alive()
+    assert outlet.token_ids == expected_tokens(3)

@@ -1,0 +1,229 @@
+"""What works while Postgres or the engine is away, what is said meanwhile, and that nobody has to restart anything."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import grpc
+import pytest_asyncio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from evenflow.admin.v1 import admin_pb2, admin_pb2_grpc
+from gateway import api_key, ledger
+from gateway.server import GENERATION_SERVICE, MODEL_SERVICE
+from gateway.store.db import Database
+from gateway.store.errors import DatabaseUnavailableError
+from gateway.store.records import ResourcePath
+from gateway.store.usage import UsageEvent, insert_usage
+from tests.gateway.fake_engine import FakeEngine, begun
+from tests.gateway.postgres_proxy import PostgresProxy
+from tests.gateway.test_settlement import usage_rows
+from tests.gateway.world import Tenant, World, eventually, refused
+
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest_asyncio.fixture
+async def proxy(database_url: str) -> AsyncIterator[PostgresProxy]:
+    """The gateway's way to Postgres."""
+    with tempfile.TemporaryDirectory() as directory:  # a socket's path must be short
+        door = PostgresProxy(database_url, Path(directory))
+        await door.open()
+        yield door
+        await door.shut()
+
+
+@pytest_asyncio.fixture
+async def proxied(closed_world: World, proxy: PostgresProxy) -> World:
+    """A running gateway behind the proxy, while the test itself reaches Postgres directly."""
+    closed_world.database_url = proxy.url
+    await closed_world.open()
+    await closed_world.serving()
+    return closed_world
+
+
+async def health_of(world: World, service: str) -> int:
+    stub = health_pb2_grpc.HealthStub(world.channel())
+    return (await stub.Check(health_pb2.HealthCheckRequest(service=service))).status
+
+
+async def test_a_known_key_works_without_postgres_and_the_usage_is_written_afterwards(
+    proxied: World, proxy: PostgresProxy
+) -> None:
+    tenant = await proxied.tenant()
+    await proxy.shut()
+
+    answers = [await tenant.generate() for _ in range(3)]
+    await eventually(lambda: proxied.ledger.num_waiting == 3)
+    await proxy.open()
+
+    rows = await usage_rows(proxied)
+    assert {str(row["generation_id"]) for row in rows} == {answer.generation_id for answer in answers}
+
+
+async def test_an_unknown_key_cannot_be_checked_without_postgres_and_is_never_called_wrong(
+    proxied: World, proxy: PostgresProxy
+) -> None:
+    tenant = await proxied.tenant()
+    stranger = Tenant(
+        ResourcePath(None), tenant.organization_id, tenant.team_id, tenant.key_id, "", api_key.generate().text,
+        proxied.channel(),
+    )  # fmt: skip
+    await proxy.shut()
+    during = await refused(stranger.generate())
+    await proxy.open()
+    after = await refused(stranger.generate())
+
+    assert (during.code, during.info.reason) == (grpc.StatusCode.UNAVAILABLE, "AUTH_STORE_UNAVAILABLE")
+    assert during.retry is not None
+    assert (after.code, after.info.reason) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_INVALID")
+
+
+async def test_administration_is_unavailable_without_postgres(proxied: World, proxy: PostgresProxy) -> None:
+    admin = await proxied.administrator()
+    stub = admin_pb2_grpc.AdminServiceStub(admin.channel)
+    await proxy.shut()
+
+    refusal = await refused(
+        stub.GetOrganization(admin_pb2.GetOrganizationRequest(name="organizations/acme"), metadata=admin.metadata)
+    )
+    status = await stub.GetSystemStatus(admin_pb2.GetSystemStatusRequest(), metadata=admin.metadata)
+
+    assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE")
+    assert status.engines[0].reachable
+
+
+async def test_a_gateway_that_starts_without_postgres_and_engine_finds_both_by_itself(
+    closed_world: World, proxy: PostgresProxy
+) -> None:
+    world, closed_world.database_url = closed_world, proxy.url
+    await world.engine.stop()
+    await proxy.shut()
+    await world.open()
+    before = (await health_of(world, GENERATION_SERVICE), await health_of(world, MODEL_SERVICE))
+
+    await proxy.open()
+    tenant = await world.tenant()
+    without_engine = await refused(tenant.generate())
+    await world.engine.start()
+    await world.serving()
+    answer = await tenant.generate()
+
+    assert before == (NOT_SERVING, SERVING)
+    assert (without_engine.code, without_engine.info.reason) == (grpc.StatusCode.UNAVAILABLE, "NO_ENGINE")
+    assert without_engine.retry is not None
+    assert answer.outputs[0].text == "hello"
+    assert await health_of(world, GENERATION_SERVICE) == SERVING
+
+
+async def test_an_engine_that_comes_back_with_another_model_serves_that_one(world: World, tenant: Tenant) -> None:
+    await tenant.generate(model="bytes")
+    await world.engine.stop()
+    await eventually(lambda: not world.live._models.is_serving)
+    away = await refused(tenant.generate(model="bytes"))
+    unhealthy = await health_of(world, GENERATION_SERVICE)
+    world.engine.info.name = "other"
+    world.engine.info.context_tokens = 100
+    await world.engine.start()
+    await world.serving()
+
+    assert (away.info.reason, unhealthy) == ("NO_ENGINE", NOT_SERVING)
+    assert (await refused(tenant.generate(model="bytes"))).info.reason == "MODEL_NOT_FOUND"
+    assert (await tenant.generate(model="other")).model == "other"
+    assert (await refused(tenant.generate(text="x" * 100))).info.reason == "CONTEXT_LENGTH"
+
+
+async def test_an_engine_that_speaks_another_version_is_not_used(closed_world: World) -> None:
+    closed_world.engine.info.protocol_version = 2
+    await closed_world.open()
+    tenant = await closed_world.tenant()
+
+    assert (await refused(tenant.generate())).info.reason == "NO_ENGINE"
+
+
+async def test_a_draining_engine_is_no_engine(world: World, tenant: Tenant) -> None:
+    async def script(call) -> None:
+        await call.refuse(grpc.StatusCode.UNAVAILABLE, "DRAINING")
+
+    world.engine.script = script
+    refusal = await refused(tenant.stream())
+
+    assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.UNAVAILABLE, "NO_ENGINE")
+    assert world.book.num_reservations == 0
+
+
+async def test_of_two_engines_the_less_busy_one_is_used_and_one_may_go(
+    closed_world: World, second_engine: FakeEngine
+) -> None:
+    world, second = closed_world, second_engine
+    world.engine.script = second.script = begun
+    world.options["engine"] = f"{world.engine.address},{second.address}"
+    await world.open()
+    await eventually(lambda: len(world.live._models._ready) == 2)
+    tenant = await world.tenant()
+
+    streams = [tenant.stream() for _ in range(4)]
+    await asyncio.gather(*(stream.read() for stream in streams))
+    shares = (len(world.engine.calls), len(second.calls))
+    await second.stop()
+    await eventually(lambda: len(world.live._models._ready) == 1)
+    late = tenant.stream()
+    await late.read()
+
+    assert shares == (2, 2)
+    assert len(world.engine.calls) == 3
+    for stream in (*streams, late):
+        stream.cancel()
+    await eventually(lambda: not world.live.num_live_requests)
+
+
+async def test_no_work_is_taken_that_could_not_be_recorded(closed_world: World, proxy: PostgresProxy) -> None:
+    world, closed_world.database_url = closed_world, proxy.url
+    world.options["ledger_capacity"] = 2
+    await world.open()
+    await world.serving()
+    tenant = await world.tenant()
+    await proxy.shut()
+    await tenant.generate()
+    await tenant.generate()
+    await eventually(lambda: world.ledger.num_waiting == 2)
+
+    refusal = await refused(tenant.generate())
+    await proxy.open()
+    await world.settled()
+
+    assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.UNAVAILABLE, "LEDGER_UNAVAILABLE")
+    assert await tenant.generate()
+
+
+async def test_usage_that_was_written_before_the_connection_broke_is_not_written_twice(
+    world: World, tenant: Tenant, monkeypatch
+) -> None:
+    num_attempts = 0
+
+    async def lose_the_answer(database: Database, events) -> int:
+        nonlocal num_attempts
+        num_attempts += 1
+        num_new = await insert_usage(database, events)
+        if num_attempts == 1:
+            raise DatabaseUnavailableError("the answer was lost")
+        return num_new
+
+    monkeypatch.setattr(ledger, "insert_usage", lose_the_answer)
+    await tenant.generate()
+
+    assert len(await usage_rows(world)) == 1
+    assert num_attempts == 2
+
+
+async def test_an_event_that_cannot_be_stored_does_not_keep_the_others_out(world: World, tenant: Tenant) -> None:
+    await tenant.generate()
+    (row,) = await usage_rows(world)
+    event = UsageEvent(**{name: row[name] for name in UsageEvent.__slots__})
+    world.ledger.record(replace(event, generation_id=uuid4()))  # no UUIDv7: it has no day
+    await tenant.generate()
+
+    assert len(await usage_rows(world)) == 2

@@ -1,0 +1,143 @@
+"""A gateway as a process: it starts, answers, and ends as its supervisor expects."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+
+from evenflow.inference.v1 import generation_pb2 as pb
+from evenflow.inference.v1 import generation_pb2_grpc
+from gateway.errors import SettingsError
+from gateway.server import Gateway
+from gateway.settings import load_settings
+from gateway.telemetry import Telemetry
+from tests.gateway.fake_engine import FakeCall, FakeEngine
+from tests.gateway.test_settlement import usage_rows
+from tests.gateway.world import PEPPER, World, make_spec
+
+ROOT = Path(__file__).resolve().parents[2]
+MAIN = "import asyncio; from gateway import server, settings; asyncio.run(server.serve(settings.load_settings()))"
+
+
+async def start_process(world: World, port: int) -> asyncio.subprocess.Process:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EVENFLOW_")}
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        MAIN,
+        cwd=ROOT,
+        stderr=asyncio.subprocess.PIPE,
+        env={
+            **environment,
+            "EVENFLOW_GATEWAY_LISTEN": f"127.0.0.1:{port}",
+            "EVENFLOW_GATEWAY_ENGINE": world.engine.address,
+            "EVENFLOW_DATABASE_URL": world.database_url,
+            "EVENFLOW_PEPPER": PEPPER,
+        },
+    )
+
+
+async def next_event(process: asyncio.subprocess.Process, event: str) -> dict:
+    """The log line of this event; waits for it."""
+    assert process.stderr is not None
+    while line := await process.stderr.readline():
+        told = json.loads(line)
+        if told["event"] == event:
+            return told
+    raise AssertionError(f"the process ended before it said {event!r}")
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def test_sigterm_lets_the_running_stream_finish_writes_the_ledger_and_exits_0(
+    world: World, free_port: int
+) -> None:
+    may_end = asyncio.Event()
+
+    async def script(call: FakeCall) -> None:
+        await call.accept()
+        await call.admit()
+        await call.emit(b"abc")
+        await may_end.wait()
+        await call.finish()
+
+    world.engine.script = script
+    tenant = await world.tenant()
+    process = await start_process(world, free_port)
+    try:
+        await next_event(process, "engine ready")
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{free_port}")
+        request = pb.StreamGenerateRequest(spec=make_spec())
+        stream = generation_pb2_grpc.GenerationServiceStub(channel).StreamGenerate(request, metadata=tenant.metadata)
+        await stream.read()
+        process.send_signal(signal.SIGTERM)
+        await next_event(process, "gateway draining")
+        may_end.set()
+        messages = [message async for message in _rest(stream)]
+        code = await process.wait()
+        await channel.close()
+    finally:
+        if process.returncode is None:
+            process.kill()
+
+    assert code == 0
+    assert messages[-1].finish.usage.output_tokens == 3
+    assert len(await usage_rows(world)) == 1
+
+
+async def _rest(stream):
+    while (message := await stream.read()) is not grpc.aio.EOF:
+        yield message
+
+
+def settings_of(engine: FakeEngine, url: str, **options):
+    return load_settings(engine=engine.address, database_url=url, pepper=PEPPER, **options)
+
+
+async def test_a_port_in_use_is_named(world: World) -> None:
+    port = world.live.address.rpartition(":")[2]
+
+    with pytest.raises(SettingsError, match=rf"^listen: port {port} of 127\.0\.0\.1 is in use"):
+        Gateway(settings_of(world.engine, world.database_url, listen=world.live.address), Telemetry(None))
+
+
+async def test_several_gateways_share_a_port_when_told_to(
+    engine: FakeEngine, database_url: str, free_port: int
+) -> None:
+    settings = settings_of(engine, database_url, listen=f"127.0.0.1:{free_port}", reuse_port=True)
+    gateways = [Gateway(settings, Telemetry(None)) for _ in range(2)]
+
+    assert {gateway.address for gateway in gateways} == {f"127.0.0.1:{free_port}"}
+    for gateway in gateways:
+        await gateway.close()
+
+
+async def test_a_database_url_of_another_kind_stops_the_start(engine: FakeEngine) -> None:
+    with pytest.raises(SettingsError, match=r"^database_url: "):
+        Gateway(settings_of(engine, "mysql://h/d"), Telemetry(None))
+
+
+async def test_a_database_without_the_schema_stops_the_start(engine: FakeEngine, empty_database_url: str) -> None:
+    gateway = Gateway(settings_of(engine, empty_database_url, listen="127.0.0.1:0"), Telemetry(None))
+
+    with pytest.raises(SettingsError, match=r"^database_url: .*schema"):
+        await gateway.start()
+    await gateway.close()
+
+
+async def test_the_gateway_never_loads_a_tensor_library() -> None:
+    check = "import sys, gateway.server; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", check, cwd=ROOT)
+
+    assert await process.wait() == 0

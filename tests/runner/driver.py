@@ -1,0 +1,155 @@
+"""Plays the scheduler by hand: gives rows blocks in random order, builds plans, and poisons what is free with NaN."""
+
+import random
+from collections import abc
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from engine.core.config import SchedulerConfig
+from engine.core.plan import RowStart, StepOutput, StepPlan
+from engine.core.types import BlockId, SamplingParams, SequenceKey
+from engine.model.info import LoadedModel
+from engine.runner.model_runner import ModelRunner
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclass(slots=True)
+class DrivenRow:
+    """Written by Driver. `is_known` says whether the runner has been told of the row."""
+
+    token_ids: list[int]
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    num_computed_tokens: int = 0
+    block_ids: list[BlockId] = field(default_factory=list)
+    is_known: bool = False
+
+    @property
+    def output(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def num_pending(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+
+class Driver:
+    """`logits` [R, V] are the model's in the last step, one for each row that sampled, in the order of the plan."""
+
+    def __init__(self, model: LoadedModel, *, num_rows: int = 16, num_blocks: int = 256, block_size: int = 16) -> None:
+        self._config = SchedulerConfig(
+            max_num_seqs=num_rows,
+            max_num_batched_tokens=4096,
+            block_size=block_size,
+            num_device_blocks=num_blocks,
+            max_model_len=model.config.context_tokens,
+        )
+        self.runner = ModelRunner(model, self._config)
+        self.rows: dict[int, DrivenRow] = {}
+        self.logits = torch.empty(0)
+        self._hook = model.module.register_forward_hook(self._keep_logits)
+        self._step_id = 0
+        self._stopped: list[int] = []
+        self._free = [BlockId(block) for block in range(num_blocks)]
+        self._poison(self._free)
+        random.Random(7).shuffle(self._free)
+
+    def close(self) -> None:
+        """Let go of the model, which other tests go on using."""
+        self._hook.remove()
+
+    def add(self, row: int, prompt: abc.Sequence[int], sampling: SamplingParams = GREEDY) -> DrivenRow:
+        """A sequence takes `row`; it starts with its first chunk."""
+        self.rows[row] = DrivenRow(list(prompt), len(prompt), sampling)
+        return self.rows[row]
+
+    def remove(self, row: int) -> DrivenRow:
+        """The sequence ends; its blocks are poisoned."""
+        self._release(self.rows[row])
+        self._stopped.append(row)
+        return self.rows.pop(row)
+
+    def preempt(self, row: int) -> None:
+        """The sequence loses its blocks and is computed again from its first token."""
+        self._release(self.rows[row])
+        self._stopped.append(row)
+
+    def step(self, num_tokens: abc.Mapping[int, int]) -> StepOutput:
+        """Compute that many tokens of each row, in this order, and keep what was sampled."""
+        started, new_blocks = self._allocate(num_tokens)
+        chunks = [(row, self.rows[row].num_computed_tokens, count) for row, count in num_tokens.items()]
+        plan = StepPlan(
+            step_id=self._step_id,
+            stopped=tuple(self._stopped),
+            started=started,
+            new_blocks=new_blocks,
+            rows=tuple(row for row, _, _ in chunks),
+            starts=tuple(start for _, start, _ in chunks),
+            num_tokens=tuple(count for _, _, count in chunks),
+            samples=tuple(start + count == len(self.rows[row].token_ids) for row, start, count in chunks),
+        )
+        output = self.runner.execute(plan)
+        assert output.step_id == self._step_id
+        assert set(output.accepted) | set(output.errors) == {
+            row for row, samples in zip(plan.rows, plan.samples, strict=True) if samples
+        }
+        self._step_id += 1
+        self._stopped.clear()
+        for row, _, count in chunks:
+            self.rows[row].num_computed_tokens += count
+            self.rows[row].token_ids.extend(output.accepted.get(row, ()))
+        return output
+
+    def prefill(self, rows: abc.Sequence[int], chunk_size: int) -> None:
+        """Compute the prompts side by side, each in chunks of at most `chunk_size`, until each sampled its first token."""
+        while any(not self.rows[row].output for row in rows):
+            self.step({row: min(chunk_size, self.rows[row].num_pending) for row in rows if not self.rows[row].output})
+
+    def prefill_again(self, row: int, chunk_size: int) -> None:
+        """Compute a preempted sequence up to its last known token, and one token more."""
+        num_known = len(self.rows[row].token_ids)
+        while len(self.rows[row].token_ids) == num_known:
+            self.step({row: min(chunk_size, self.rows[row].num_pending)})
+
+    def decode(self, rows: abc.Sequence[int], num_steps: int) -> list[Tensor]:
+        """One token of each row per step. Returns each step's logits."""
+        logits = []
+        for _ in range(num_steps):
+            self.step(dict.fromkeys(rows, 1))
+            logits.append(self.logits)
+        return logits
+
+    def _keep_logits(self, _module: object, _inputs: object, logits: Tensor) -> None:
+        self.logits = logits.clone()
+
+    def _allocate(
+        self, num_tokens: abc.Mapping[int, int]
+    ) -> tuple[tuple[RowStart, ...], tuple[tuple[int, tuple[BlockId, ...]], ...]]:
+        started, new_blocks = [], []
+        for row, count in num_tokens.items():
+            state = self.rows[row]
+            num_needed = -(-(state.num_computed_tokens + count) // self._config.block_size)
+            fresh = [self._free.pop() for _ in range(num_needed - len(state.block_ids))]
+            state.block_ids += fresh
+            if not state.is_known:
+                key = SequenceKey(f"generation-{row}", 0)
+                tokens, blocks = tuple(state.token_ids), tuple(state.block_ids)
+                started.append(RowStart(row, key, tokens, state.num_prompt_tokens, blocks, state.sampling))
+                state.is_known = True
+            elif fresh:
+                new_blocks.append((row, tuple(fresh)))
+        return tuple(started), tuple(new_blocks)
+
+    def _release(self, state: DrivenRow) -> None:
+        self._poison(state.block_ids)
+        self._free.extend(state.block_ids)
+        random.Random(len(self._free)).shuffle(self._free)
+        state.block_ids = []
+        state.num_computed_tokens = 0
+        state.is_known = False
+
+    def _poison(self, block_ids: abc.Sequence[BlockId]) -> None:
+        self.runner.kv_cache.blocks[:, torch.tensor(block_ids, dtype=torch.int64)] = torch.nan
