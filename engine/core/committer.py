@@ -106,13 +106,13 @@ def _advance(seq: Sequence, tally: Tally) -> None:
         seq.timeline.num_prefill_steps += 1
     else:
         seq.timeline.num_decode_steps += 1
-    # [start, first_new) lost work · [first_new, num_prompt_tokens) prefill · beyond: paid for when it was emitted
+    # [start, first_new) lost work · [first_new, end) all prompt, or all output, which counted when it was emitted
     first_new = min(end, max(start, seq.num_regained_tokens))
     if first_new > start:
         seq.num_recomputed_tokens += first_new - start
         tally.num_recomputed_tokens += first_new - start
     if first_new < seq.num_prompt_tokens:
-        tally.num_prefill_tokens += min(end, seq.num_prompt_tokens) - first_new
+        tally.num_prefill_tokens += end - first_new
 
 
 def _accept(seq: Sequence, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:

@@ -101,9 +101,10 @@ def test_a_preempted_sequence_returns_ahead_of_those_that_never_ran():
 
 def test_a_plan_that_preempted_admits_nobody():
     driver = tight(scheduling="vtc")
-    for _ in range(5):
+    for _ in range(4):
         driver.step()
     driver.add(make_request("light", tenant="b", prompt=1, max_output_tokens=1))
+    driver.step()  # no block is free, but b is now behind a
 
     assert driver.chunks() == [("old", 16, 1)]  # its fifth block came from "new": three are left, one would do
     assert driver.chunks() == [("old", 17, 1), ("light", 0, 1)]

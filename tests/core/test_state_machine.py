@@ -281,13 +281,27 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert used == sum(getattr(tenant, service_field) for tenant in self.driver.scheduler.stats().tenants)
 
 
+def run_machine(scheduling: str, preemption: str, *, max_examples: int, num_rules: int) -> None:
+    run_state_machine_as_test(
+        type("Machine", (SchedulerMachine,), {"scheduling": scheduling, "preemption": preemption}),
+        settings=settings(
+            max_examples=max_examples,
+            stateful_step_count=num_rules,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )
+
+
 @pytest.mark.parametrize("preemption", PREEMPTIONS)
 @pytest.mark.parametrize("scheduling", ["fcfs", "vtc"])
 def test_random_traffic_is_served_exactly_once(scheduling: str, preemption: str):
-    machine = type("Machine", (SchedulerMachine,), {"scheduling": scheduling, "preemption": preemption})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-        ),
-    )
+    run_machine(scheduling, preemption, max_examples=60, num_rules=40)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("preemption", PREEMPTIONS)
+@pytest.mark.parametrize("scheduling", ["fcfs", "vtc"])
+def test_much_random_traffic_is_served_exactly_once(scheduling: str, preemption: str):
+    run_machine(scheduling, preemption, max_examples=1_000, num_rules=80)

@@ -1,4 +1,4 @@
-"""The virtual token counter, call by call, and against the published algorithm written down plainly."""
+"""The virtual token counter, call by call."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The virtual token counter against the published algorithm, written down plainly. Source: Sheng et al. 2024, Alg. 2."""
+"""The virtual token counter against the published algorithm, written down plainly. Source: Sheng et al. 2024."""
 
 import itertools
 from collections import deque
