@@ -25,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 MAX_FAILURES_IN_A_ROW = 3  # one can be a request's fault; a device that is gone fails every step
 MEASURED_STEPS = 256
+MAX_SLEEP_S = 3600.0  # waiting longer overflows, some day
 STEP_FAILED = "the engine could not compute the request"
 
 
@@ -271,4 +272,4 @@ class EngineLoop:
 
     def _sleep_s(self) -> float | None:
         expiry = self._scheduler.next_expiry()
-        return None if expiry is None else max(0, expiry - self.now()) / 1e9
+        return None if expiry is None else min(max(0, expiry - self.now()) / 1e9, MAX_SLEEP_S)

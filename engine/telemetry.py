@@ -61,12 +61,12 @@ def configure_logging(log_format: str) -> None:
             *([console] if is_console else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=StderrLogger,
+        logger_factory=lambda *_names: StderrLogger(),
     )
 
 
 class StderrLogger:
-    """Lines to stderr, whose reader may go away: a process that lost its supervisor must drain, not stumble over its log."""
+    """Lines to stderr, whose reader may go away: a process without its supervisor must drain all the same."""
 
     def write_line(self, line: str) -> None:
         with contextlib.suppress(OSError):
@@ -81,12 +81,13 @@ def start_tracing() -> "Tracing | None":
     if not any(os.environ.get(name) for name in EXPORT_ENDPOINTS):
         return None
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    name = os.environ.get("OTEL_SERVICE_NAME", SERVICE_NAME)
-    provider = TracerProvider(resource=Resource.create({"service.name": name}))
+    # The operator's OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over the name given here.
+    resource = Resource.create({"service.name": SERVICE_NAME}).merge(OTELResourceDetector().detect())
+    provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return Tracing(provider)
 
@@ -133,7 +134,6 @@ class RequestTrace:
             ATTRIBUTE_TENANT: request.tenant_id,
         }
         self._segments: list[Segment] = []
-        self._is_admitted = False
         self._has_tokens = False
         self._begin(SPAN_QUEUE, request.arrived_at)
         self._segments[-1].attributes |= {
@@ -145,7 +145,6 @@ class RequestTrace:
         """Take note of `event`; Finished writes the spans."""
         match event:
             case Admitted(_, queue_ns):
-                self._is_admitted = True
                 self._begin(SPAN_PREFILL, Nanos(self._segments[0].start + queue_ns))
             case TokensEmitted(_, token_ids):
                 if self._segments[-1].name != SPAN_DECODE:
@@ -160,8 +159,7 @@ class RequestTrace:
                     ATTRIBUTE_PREEMPTION_REASON: reason.value,
                 }
             case Resumed():
-                interrupted = SPAN_DECODE if self._has_tokens else SPAN_PREFILL
-                self._begin(interrupted if self._is_admitted else SPAN_QUEUE, at)
+                self._begin(SPAN_DECODE if self._has_tokens else SPAN_PREFILL, at)
             case Finished():
                 self._finish(event, at)
 

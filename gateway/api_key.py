@@ -11,12 +11,15 @@ import re
 import secrets
 import string
 import zlib
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 PREFIX = "ef_live_"
 NUM_PUBLIC_ID_CHARS = 12
 NUM_SECRET_CHARS = 43
 NUM_CHECKSUM_CHARS = 6
+# The API's word for a key without an end: the last second of its timestamps.
+NEVER_EXPIRES = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _BASE62 = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _FORMAT = re.compile(
     rf"({PREFIX}([0-9A-Za-z]{{{NUM_PUBLIC_ID_CHARS}}})_([0-9A-Za-z]{{{NUM_SECRET_CHARS}}})_)"

@@ -19,6 +19,7 @@ from gateway.private_files import (
     read_text,
     write_private,
 )
+from gateway.settings import PEPPER_VARIABLE, read_pepper_file
 from gateway.store.cache import TenancyCache
 from gateway.store.changes import Change
 from gateway.store.db import Database
@@ -43,7 +44,7 @@ class Installation:
 async def bootstrap(data_dir: Path, database_url: str, pepper: bytes | None = None) -> Installation:
     """The database has this release's schema, and `data_dir` holds the key of an administrator, who can use it now.
 
-    `pepper` is used in place of the file `pepper`. Raises PrivateFileError, StoreError.
+    `pepper` is used in place of the file `pepper`. Raises PrivateFileError, SettingsError, StoreError.
     """
     make_private_dir(data_dir)
     await upgrade(database_url)
@@ -61,14 +62,15 @@ async def bootstrap(data_dir: Path, database_url: str, pepper: bytes | None = No
 
 
 async def _ensure_pepper(database: Database, path: Path) -> bytes:
-    if kept := read_text(path):
-        return kept.encode()
+    kept = read_pepper_file(path)
+    if kept is not None:
+        return kept
     tenancy = TenancyCache(database)
     await tenancy.refresh()
     if tenancy.current.keys:
         raise PrivateFileError(
             f"{path} is missing, and without it none of the database's API keys can be checked:"
-            " restore it, or set EVENFLOW_PEPPER to what it held"
+            f" restore it, or set {PEPPER_VARIABLE} to what it held"
         )
     # Text, so that it can be copied into an environment variable.
     pepper = secrets.token_hex(PEPPER_BYTES)

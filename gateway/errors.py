@@ -94,10 +94,16 @@ class GatewayError(Exception):
 
 
 class InternalError(GatewayError):
-    """Our fault. The caller gets the request id and nothing else; the cause is in the log."""
+    """Our fault. The caller gets the request id and nothing else; `cause` is for the log."""
 
-    def __init__(self, message: str = "internal error") -> None:
-        super().__init__(message)
+    def __init__(self, cause: str = "") -> None:
+        super().__init__("internal error")
+        self.cause = cause
+
+
+def cause_of(error: Exception | None) -> dict[str, str]:
+    """What a log line adds about an error whose text tells its caller nothing."""
+    return {"cause": error.cause} if isinstance(error, InternalError) and error.cause else {}
 
 
 class CredentialInvalidError(GatewayError):
@@ -313,7 +319,7 @@ class UnavailableError(GatewayError):
 
 
 class AuthStoreUnavailableError(UnavailableError):
-    """The key is not in the snapshot and the database cannot be asked. Says nothing about the key."""
+    """What is known of the key is nothing, or too old, and the database cannot be asked. Says nothing about the key."""
 
     reason = "AUTH_STORE_UNAVAILABLE"
 

@@ -12,7 +12,8 @@ from collections import deque
 import structlog
 
 from gateway.store.db import Database
-from gateway.store.errors import DatabaseUnavailableError, StoreError
+from gateway.store.errors import InvalidValueError
+from gateway.store.outage import DATABASE_ERRORS, Outage
 from gateway.store.usage import UsageEvent, ensure_partitions, insert_usage
 
 GATHER_S = 0.05
@@ -32,6 +33,7 @@ class Ledger:
         self._waiting: deque[UsageEvent] = deque()
         self._has_events = asyncio.Event()
         self._writing = asyncio.Lock()
+        self._outage = Outage("usage waits for the database")
 
     @property
     def num_waiting(self) -> int:
@@ -73,33 +75,41 @@ class Ledger:
         async with self._writing:
             batch = list(self._waiting)[:MAX_BATCH]
             try:
-                await insert_usage(self._database, batch)
-            except DatabaseUnavailableError as error:
-                log.warning("usage waits for the database", num_events=len(self._waiting), error=str(error))
+                try:
+                    await insert_usage(self._database, batch)
+                    self._forget(len(batch))
+                except InvalidValueError as error:
+                    log.error("usage refused by the database", num_events=len(batch), error=str(error))
+                    await self._write_singly(batch)
+            except DATABASE_ERRORS as error:
+                self._outage.note(error, num_events=len(self._waiting))
                 return False
-            except StoreError as error:
-                log.error("usage refused by the database", num_events=len(batch), error=str(error))
-                await self._write_singly(batch)
-            for _ in batch:
-                self._waiting.popleft()
-            if not self._waiting:
-                self._has_events.clear()
+            self._outage.end()
             return True
 
     async def _write_singly(self, batch: list[UsageEvent]) -> None:
-        """One event that cannot be stored must not keep the others out."""
+        """One event that cannot be stored must not keep the others out, and is the only one that is dropped."""
         for event in batch:
             try:
                 await insert_usage(self._database, [event])
-            except StoreError as error:
+            except InvalidValueError as error:
                 log.error("usage event dropped", generation_id=str(event.generation_id), error=str(error))
+            self._forget(1)
+
+    def _forget(self, num_events: int) -> None:
+        for _ in range(num_events):
+            self._waiting.popleft()
+        if not self._waiting:
+            self._has_events.clear()
 
     async def _keep_partitions(self) -> None:
+        outage = Outage("partitions not made")
         while True:
             try:
                 await ensure_partitions(self._database)
+                outage.end()
                 await asyncio.sleep(PARTITION_INTERVAL_S)
-            except StoreError as error:
+            except DATABASE_ERRORS as error:
                 # Rows go to the default partition meanwhile, and move when this succeeds.
-                log.warning("partitions not made", error=str(error))
+                outage.note(error)
                 await asyncio.sleep(RETRY_S)

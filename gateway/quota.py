@@ -141,12 +141,6 @@ class Denied:
     def is_retryable(self) -> bool:
         return all(violation.kind is not ViolationKind.EXCEEDS_BURST for violation in self.violations)
 
-    @property
-    def retry_after_ns(self) -> int | None:
-        """The longest of the exact waits; None where there is none: concurrency alone, or a request over a burst."""
-        waits = [v.retry_after_ns for v in self.violations if v.retry_after_ns is not None]
-        return max(waits) if waits and self.is_retryable else None
-
 
 @dataclass(frozen=True, slots=True)
 class Remaining:

@@ -14,7 +14,7 @@ from collections import abc
 
 import grpc
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from evenflow.admin.v1 import admin_pb2, admin_pb2_grpc
@@ -28,6 +28,8 @@ from gateway.interceptors import MAX_MESSAGE_BYTES, RpcInterceptor
 from gateway.ledger import Ledger
 from gateway.quota import QuotaBook
 from gateway.servicer.generation import GenerationServicer
+from gateway.servicer.health import SERVICE as HEALTH_SERVICE
+from gateway.servicer.health import HealthServicer
 from gateway.servicer.launch import Launcher
 from gateway.servicer.live import LiveGenerations
 from gateway.servicer.model import ModelServicer
@@ -35,7 +37,7 @@ from gateway.servicer.record import Recorder
 from gateway.servicer.served_models import ServedModels
 from gateway.settings import GatewaySettings, read_pepper
 from gateway.status import EngineReport, SystemReport
-from gateway.store.cache import TenancyCache
+from gateway.store.cache import STORE_LOST_AFTER_S, TenancyCache
 from gateway.store.db import Database
 from gateway.store.errors import (
     DatabaseUnavailableError,
@@ -55,8 +57,6 @@ TRANSPORT_SLACK_BYTES = 4 * 2**20
 LEDGER_FLUSH_TIMEOUT_S = 5.0
 # For the last messages of streams whose generations have ended.
 LAST_WRITES_S = 1.0
-# Two polls and a bit: the snapshot's confirmation is older only while the database does not answer.
-STORE_LOST_AFTER_S = 5.0
 
 log = structlog.get_logger()
 
@@ -79,8 +79,8 @@ class Gateway:
         self._last_used = LastUsed(self._database)
         self._models = ServedModels([EngineClient(address) for address in settings.engine], self._report_health)
         self._live = LiveGenerations()
-        self._health = health.aio.HealthServicer()
-        authenticator = Authenticator(self._cache, pepper, self._last_used)
+        self._health = HealthServicer(("", GENERATION_SERVICE, MODEL_SERVICE, ADMIN_SERVICE))
+        authenticator = Authenticator(self._cache, pepper, self._last_used, settings.auth_stale_max_s)
         self._server = grpc.aio.server(
             interceptors=[RpcInterceptor(authenticator, telemetry.tracer)],
             options=_server_options(settings),
@@ -99,9 +99,8 @@ class Gateway:
         Raises SettingsError if the database answers and is not one that this release works with.
         """
         await self._check_database()
-        await self._report_health()
-        await self._health.set(MODEL_SERVICE, health_pb2.HealthCheckResponse.SERVING)
-        await self._health.set(ADMIN_SERVICE, health_pb2.HealthCheckResponse.SERVING)
+        self._health.set(MODEL_SERVICE, is_serving=True)
+        self._health.set(ADMIN_SERVICE, is_serving=True)
         await self._server.start()
         log.info("gateway listening", address=self.address)
 
@@ -115,7 +114,7 @@ class Gateway:
         """Nothing is admitted any more, nothing runs any more, and all usage is written if the database is there."""
         log.info("gateway draining", num_live_requests=len(self._live))
         self._admission.drain()
-        await self._health.enter_graceful_shutdown()
+        self._health.stop()
         await self._live.drained(self._settings.drain_grace_s)
         await self._server.stop(LAST_WRITES_S)
         await self._ledger.flush(LEDGER_FLUSH_TIMEOUT_S)
@@ -169,7 +168,7 @@ class Gateway:
         admin = AdminServicer(self._database, self._cache, pepper, status=self.report, abort_key=self._live.abort_key)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        services = (GENERATION_SERVICE, MODEL_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        services = (GENERATION_SERVICE, MODEL_SERVICE, ADMIN_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(services, self._server)
 
     def _listen(self, address: str) -> str:
@@ -179,32 +178,56 @@ class Gateway:
             raise SettingsError(f"listen: {_bind_problem(address)}") from error
         return f"{address.rpartition(':')[0]}:{port}"
 
-    async def _report_health(self) -> None:
-        status = health_pb2.HealthCheckResponse
-        state = status.SERVING if self._models.is_serving else status.NOT_SERVING
+    def _report_health(self) -> None:
         for service in ("", GENERATION_SERVICE):
-            await self._health.set(service, state)
+            self._health.set(service, is_serving=self._models.is_serving)
 
 
 async def serve(settings: GatewaySettings) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. Raises SettingsError before anything has begun."""
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends the process at once.
+
+    Raises SettingsError before anything has begun, and what ended the background work, after a drain.
+    """
     configure_logging()
     telemetry = start_telemetry()
     gateway = Gateway(settings, telemetry)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = _stop_requested()
     try:
         await gateway.start()
-        async with asyncio.TaskGroup() as group:
-            background = group.create_task(gateway.run())
-            await stop.wait()
-            await gateway.drain()
-            background.cancel()
+        await _run_until(stop, gateway)
     finally:
         await gateway.close()
         await asyncio.to_thread(telemetry.close)
+
+
+async def _run_until(stop: asyncio.Event, gateway: Gateway) -> None:
+    """Drained, because of `stop` or of a bug that ended the background work; the latter is raised afterwards."""
+    background, stopping = asyncio.create_task(gateway.run()), asyncio.create_task(stop.wait())
+    await asyncio.wait((background, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if background.done():
+        log.error("gateway failed", exc_info=background.exception())
+    try:
+        await gateway.drain()
+    finally:
+        stopping.cancel()
+        background.cancel()
+        await asyncio.wait((background, stopping))
+    if not background.cancelled():
+        background.result()
+
+
+def _stop_requested() -> asyncio.Event:
+    """Set by the first SIGTERM or SIGINT. A second one ends the process."""
+    stop = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
+    return stop
 
 
 def _server_options(settings: GatewaySettings) -> abc.Sequence[tuple[str, int]]:

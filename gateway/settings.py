@@ -14,6 +14,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from gateway.errors import SettingsError
+from gateway.private_files import PEPPER_FILE
 
 PREFIX = "EVENFLOW_"
 GATEWAY_PREFIX = "EVENFLOW_GATEWAY_"
@@ -22,7 +23,9 @@ ENGINE_PREFIX = "EVENFLOW_ENGINE_"
 COMMAND_VARIABLES = frozenset(
     {"EVENFLOW_API_KEY", "EVENFLOW_ADMIN_KEY", "EVENFLOW_ADDRESS", "EVENFLOW_MODEL", "EVENFLOW_TRACES"}
 )
-MAX_UNIX_PATH_BYTES = 106
+MAX_UNIX_PATH_BYTES = 106  # the same for every socket of ours: one less than Linux has room for
+DEFAULT_LISTEN = "127.0.0.1:50051"
+PEPPER_VARIABLE = f"{PREFIX}PEPPER"
 MIN_PEPPER_BYTES = 16
 
 
@@ -40,6 +43,7 @@ class GatewaySettings(BaseSettings):
     data_dir            holds the file `pepper`
     pepper              in place of that file
     reuse_port          several gateway processes share the port; otherwise a port in use is an error
+    auth_stale_max_s    how long keys may be checked against what was read before the database was lost
     drain_grace_s       how long running streams may take to finish after SIGTERM
     max_concurrent_rpcs calls that the process takes at once; more get RESOURCE_EXHAUSTED from the transport
     ledger_capacity     usage events that may wait for the database; beyond it no work is taken
@@ -50,12 +54,13 @@ class GatewaySettings(BaseSettings):
         frozen=True, extra="forbid", env_prefix=GATEWAY_PREFIX, populate_by_name=True, hide_input_in_errors=True
     )
 
-    listen: str = "127.0.0.1:50051"
+    listen: str = DEFAULT_LISTEN
     engine: Annotated[tuple[str, ...], NoDecode] = Field(min_length=1)
     database_url: SecretStr = Field(validation_alias=f"{PREFIX}DATABASE_URL")
     data_dir: Path = Field(default_factory=default_data_dir, validation_alias=f"{PREFIX}DATA_DIR")
-    pepper: SecretStr | None = Field(default=None, validation_alias=f"{PREFIX}PEPPER")
+    pepper: SecretStr | None = Field(default=None, validation_alias=PEPPER_VARIABLE)
     reuse_port: bool = False
+    auth_stale_max_s: float = Field(default=300.0, ge=5, le=86_400)
     drain_grace_s: float = Field(default=30.0, ge=0, le=3600)
     max_concurrent_rpcs: int = Field(default=4096, ge=1)
     ledger_capacity: int = Field(default=100_000, ge=1)
@@ -110,12 +115,28 @@ def check_environment(environ: abc.Mapping[str, str]) -> None:
 def read_pepper(settings: GatewaySettings) -> bytes:
     """The secret that API keys are hashed with. Raises SettingsError, naming file or variable, if missing or short."""
     if settings.pepper is not None:
-        return _checked_pepper(settings.pepper.get_secret_value().encode(), f"{PREFIX}PEPPER")
-    path = settings.data_dir / "pepper"
+        return _checked_pepper(settings.pepper.get_secret_value().encode(), PEPPER_VARIABLE)
+    path = settings.data_dir / PEPPER_FILE
+    pepper = read_pepper_file(path)
+    if pepper is None:
+        raise SettingsError(f"data_dir: there is no file {path}; set {PEPPER_VARIABLE} instead")
+    return pepper
+
+
+def read_pepper_variable(environ: abc.Mapping[str, str]) -> bytes | None:
+    """The pepper in `environ`, None if there is none. Raises SettingsError if it is too short, empty included."""
+    given = environ.get(PEPPER_VARIABLE)
+    return None if given is None else _checked_pepper(os.fsencode(given), PEPPER_VARIABLE)
+
+
+def read_pepper_file(path: Path) -> bytes | None:
+    """The pepper in `path`, None if there is no such file. Raises SettingsError if it cannot be read or is too short."""
     try:
         return _checked_pepper(path.read_bytes(), f"the file {path}")
+    except FileNotFoundError:
+        return None
     except OSError as error:
-        raise SettingsError(f"data_dir: cannot read {path} ({error.strerror}); set {PREFIX}PEPPER instead") from error
+        raise SettingsError(f"data_dir: cannot read {path} ({error.strerror})") from error
 
 
 def _checked_pepper(raw: bytes, source: str) -> bytes:

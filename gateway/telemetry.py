@@ -7,6 +7,7 @@ conventions for RPC and for GenAI v0.1.0.
 
 import os
 import sys
+import threading
 from collections import abc
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,13 +16,14 @@ import structlog
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 SERVICE = "evenflow-gateway"
 PROVIDER = "evenflow"
+FLUSH_S = 3.0
 EXPORT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 AUTH_SPAN = "evenflow.auth"
@@ -85,20 +87,24 @@ class Telemetry:
 
     def __init__(self, provider: TracerProvider | None) -> None:
         self._provider = provider
-        self.is_exporting = provider is not None
         self.tracer: trace.Tracer = provider.get_tracer(SERVICE) if provider else trace.NoOpTracer()
 
     def close(self) -> None:
-        """What was recorded has left the process. Blocks until then."""
+        """What was recorded has left the process, or `FLUSH_S` has passed. Blocks until then."""
         if self._provider is not None:
-            self._provider.shutdown()
+            # A collector that is away must not hold the process; nor must the thread that still waits for it.
+            thread = threading.Thread(target=self._provider.shutdown, daemon=True)
+            thread.start()
+            thread.join(FLUSH_S)
 
 
 def start_telemetry() -> Telemetry:
     """Exporting if the standard variables name a collector."""
     if not any(os.environ.get(name) for name in EXPORT_VARIABLES):
         return Telemetry(None)
-    provider = TracerProvider(resource=Resource.create({SERVICE_NAME: SERVICE}))
+    # The operator's OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over the name given here.
+    resource = Resource.create({SERVICE_NAME: SERVICE}).merge(OTELResourceDetector().detect())
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return Telemetry(provider)
 

@@ -58,10 +58,6 @@ class GgufFile:
         except (UnicodeDecodeError, OverflowError, MemoryError, RecursionError) as err:
             raise ModelFileError(path, "the GGUF header is corrupt or cut off") from err
 
-    @property
-    def num_bytes(self) -> int:
-        return len(self._data)
-
     def tensor(self, name: str) -> NDArray[np.float32]:
         """The tensor `name`, decoded. Raises ModelFileError if the file lacks it."""
         tensor = self.tensors.get(name)

@@ -43,10 +43,6 @@ class GgufWeights:
     def config(self) -> ModelConfig:
         return self._config
 
-    @property
-    def num_bytes(self) -> int:
-        return self._file.num_bytes
-
     def weight(self, name: str, shape: tuple[int, ...]) -> Tensor:
         gguf_name = _gguf_name(name)
         weight = torch.from_numpy(self._file.tensor(gguf_name).copy())

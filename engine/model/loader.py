@@ -17,7 +17,7 @@ from engine.model.gguf_weights import GgufWeights
 from engine.model.info import LoadedModel, ModelInfo
 from engine.model.llama import LlamaForCausalLM
 from engine.model.safetensors_weights import CONFIG_FILE, SafetensorsWeights
-from engine.model.tokenizer_folder import tokenizer_from_folder
+from engine.model.tokenizer_folder import tokenizer_files, tokenizer_from_folder
 from engine.model.tokenizer_info import TokenizerInfo
 from engine.model.tokenizer_json import tokenizer_from_gguf
 from engine.model.weights import WeightSource
@@ -30,12 +30,10 @@ _QUANTIZATION_SUFFIX = re.compile(r"[.-](I?Q\d\w*|BF16|F16|F32)$", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True)
 class _ModelFiles:
-    """`hashed` are the files that decide the output."""
-
     name: str
     weights: WeightSource
+    weight_files: tuple[Path, ...]
     tokenizer: TokenizerInfo
-    hashed: tuple[Path, ...]
 
 
 def load_model(
@@ -55,33 +53,32 @@ def load_model(
     torch_dtype = _resolve_dtype(dtype, torch_device)
     files = _open_files(find_default_model() if path is None else path)
     config = files.weights.config
+    reader = _WeightReader(files.weights, torch_device, torch_dtype, on_progress or (lambda _: None))
     with torch.inference_mode():
-        reader = _WeightReader(files.weights, torch_device, torch_dtype, on_progress or (lambda _: None))
         module = LlamaForCausalLM(config, reader.weight).eval()
-    model_hash = _hash(files.hashed, torch_dtype)
+    info = _describe(files, torch_dtype, reader.num_parameters)
     reader.on_progress(1.0)
-    return LoadedModel(
-        info=ModelInfo(
-            name=files.name,
-            architecture=ARCHITECTURE,
-            dtype=str(torch_dtype).removeprefix("torch."),
-            parameter_count=reader.num_parameters,
-            context_tokens=config.context_tokens,
-            vocabulary_size=config.vocabulary_size,
-            tokenizer_json=files.tokenizer.tokenizer_json,
-            chat_template=files.tokenizer.chat_template,
-            bos_token_id=files.tokenizer.bos_token_id,
-            eos_token_ids=files.tokenizer.eos_token_ids,
-            pad_token_id=files.tokenizer.pad_token_id,
-            unk_token_id=files.tokenizer.unk_token_id,
-            add_bos_token=files.tokenizer.add_bos_token,
-            model_hash=model_hash,
-            kv_bytes_per_token=2 * config.num_layers * config.num_kv_heads * config.head_dim * torch_dtype.itemsize,
-        ),
-        config=config,
-        module=module,
-        device=torch_device,
-        dtype=torch_dtype,
+    return LoadedModel(info, config, module, torch_device, torch_dtype)
+
+
+def _describe(files: _ModelFiles, dtype: torch.dtype, num_parameters: int) -> ModelInfo:
+    config, tokenizer = files.weights.config, files.tokenizer
+    return ModelInfo(
+        name=files.name,
+        architecture=ARCHITECTURE,
+        dtype=str(dtype).removeprefix("torch."),
+        parameter_count=num_parameters,
+        context_tokens=config.context_tokens,
+        vocabulary_size=config.vocabulary_size,
+        tokenizer_json=tokenizer.tokenizer_json,
+        chat_template=tokenizer.chat_template,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_ids=tokenizer.eos_token_ids,
+        pad_token_id=tokenizer.pad_token_id,
+        unk_token_id=tokenizer.unk_token_id,
+        add_bos_token=tokenizer.add_bos_token,
+        model_hash=_hash(files, dtype),
+        kv_bytes_per_token=2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize,
     )
 
 
@@ -144,13 +141,13 @@ def _open_files(path: Path) -> _ModelFiles:
         if not (path / CONFIG_FILE).exists():
             raise ModelFileError(path, f"is a folder without {CONFIG_FILE}, so not a Hugging Face model")
         folder_weights = SafetensorsWeights(path)
-        hashed = (path / CONFIG_FILE, path / "tokenizer.json", *folder_weights.files)
+        hashed = (path / CONFIG_FILE, *tokenizer_files(path), *folder_weights.files)
         return _ModelFiles(path.resolve().name, folder_weights, tokenizer_from_folder(path), hashed)
     if path.suffix == ".safetensors":
         raise ModelFileError(path, "is a file of weights; name the folder that holds it and its config.json")
     file = GgufFile(path)
     name = _QUANTIZATION_SUFFIX.sub("", path.stem)
-    return _ModelFiles(name, GgufWeights(file), tokenizer_from_gguf(file), (path,))
+    return _ModelFiles(name, GgufWeights(file), (path,), tokenizer_from_gguf(file))
 
 
 def _num_parameters(source: WeightSource) -> int:
@@ -161,9 +158,10 @@ def _num_parameters(source: WeightSource) -> int:
     return embedding * (1 if config.tied_embeddings else 2) + config.num_layers * per_layer + config.hidden_size
 
 
-def _hash(paths: abc.Iterable[Path], dtype: torch.dtype) -> str:
-    digest = hashlib.sha256(str(dtype).encode())
-    for path in paths:
+def _hash(files: _ModelFiles, dtype: torch.dtype) -> str:
+    """SHA-256 over everything that decides the output."""
+    digest = hashlib.sha256(repr((dtype, files.weights.config, files.tokenizer)).encode())
+    for path in files.weight_files:
         digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())
         with path.open("rb") as file:
             while chunk := file.read(_HASH_CHUNK_BYTES):

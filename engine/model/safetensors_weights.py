@@ -30,12 +30,9 @@ class SafetensorsWeights:
 
     @property
     def files(self) -> list[Path]:
-        """The weight files, sorted."""
-        return sorted(set(self._file_by_name.values()))
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self.files)
+        """The weight files, sorted, and the index that says which one a tensor is read from, if there is one."""
+        index = self._config_path.with_name(INDEX_FILE)
+        return sorted({*self._file_by_name.values(), *((index,) if index.exists() else ())})
 
     def weight(self, name: str, shape: tuple[int, ...]) -> Tensor:
         path = self._file_by_name.get(name)

@@ -8,16 +8,21 @@ from engine.model.errors import ModelFileError
 from engine.model.safetensors_weights import CONFIG_FILE, read_json
 from engine.model.tokenizer_info import TokenizerInfo
 
+TOKENIZER_FILE = "tokenizer.json"
+SETTINGS_FILE = "tokenizer_config.json"
+GENERATION_FILE = "generation_config.json"
+TEMPLATE_FILE = "chat_template.jinja"
+
 _Json = dict[str, Any]  # Any: JSON
 
 
 def tokenizer_from_folder(folder: Path) -> TokenizerInfo:
     """The tokenizer in `folder`. Raises ModelFileError, naming the file, where one is missing or makes no sense."""
-    path = folder / "tokenizer.json"
+    path = folder / TOKENIZER_FILE
     tokenizer = read_json(path)
-    settings = _optional_json(folder / "tokenizer_config.json")
+    settings = _optional_json(folder / SETTINGS_FILE)
     config = _optional_json(folder / CONFIG_FILE)
-    generation = _optional_json(folder / "generation_config.json")
+    generation = _optional_json(folder / GENERATION_FILE)
     id_by_token = _id_by_token(path, tokenizer)
     ids = {name: _token_id(name, settings, id_by_token, config) for name in ("bos", "eos", "pad", "unk")}
     return TokenizerInfo(
@@ -29,6 +34,12 @@ def tokenizer_from_folder(folder: Path) -> TokenizerInfo:
         unk_token_id=ids["unk"],
         add_bos_token=_adds_bos(tokenizer, settings, id_by_token, ids["bos"]),
     )
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """What `tokenizer_from_folder` reads there, the model's own configuration aside."""
+    optional = (folder / name for name in (SETTINGS_FILE, GENERATION_FILE, TEMPLATE_FILE))
+    return [folder / TOKENIZER_FILE, *(path for path in optional if path.exists())]
 
 
 def _optional_json(path: Path) -> _Json:
@@ -62,7 +73,7 @@ def _end_token_ids(own: int | None, generation: _Json, config: _Json) -> tuple[i
 
 def _chat_template(folder: Path, settings: _Json) -> str:
     """A file of its own wins over the setting, which is one template or a list of named ones."""
-    path = folder / "chat_template.jinja"
+    path = folder / TEMPLATE_FILE
     if path.exists():
         try:
             return path.read_text(encoding="utf-8")

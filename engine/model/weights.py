@@ -19,7 +19,3 @@ class WeightSource(Protocol):
 
         Raises ModelFileError, naming the file, if it is missing or has another shape.
         """
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the weights on disk."""

@@ -21,8 +21,9 @@ class PenaltyTable:
     """Which tokens each row's prompt holds and how often its output held each token. [rows, vocabulary] both."""
 
     def __init__(self, num_rows: int, vocabulary_size: int, device: torch.device) -> None:
-        self._in_prompt = torch.zeros((num_rows, vocabulary_size), dtype=torch.bool, device=device)
-        self._num_in_output = torch.zeros((num_rows, vocabulary_size), dtype=torch.int32, device=device)
+        shape = (num_rows, vocabulary_size)  # numpy's zeros touch no memory, torch's touch all of it
+        self._in_prompt = torch.from_numpy(np.zeros(shape, dtype=np.bool_)).to(device)
+        self._num_in_output = torch.from_numpy(np.zeros(shape, dtype=np.int32)).to(device)
         self._is_penalized = np.zeros(num_rows, dtype=np.bool_)
 
     def start(self, started: abc.Iterable[RowStart]) -> None:
@@ -48,7 +49,7 @@ class PenaltyTable:
             self._num_in_output[row_index, token_ids[torch.from_numpy(penalized).to(token_ids.device)]] += 1
 
     def adjust(self, logits: Tensor, rows: NDArray[np.int64], settings: NDArray[np.void]) -> Tensor:
-        """`logits` [R, V] with the penalties of `settings` applied: the same tensor if no row has any, else a new one.
+        """Finite `logits` [R, V] with the penalties of `settings`, finite still: a new tensor if any row has one.
 
         A token of the prompt or output is pushed away from the top by division or multiplication (Keskar et al.
         2019), then the ones of the output lose `presence` once and `frequency` for each time.
@@ -67,7 +68,9 @@ class PenaltyTable:
         repeated = torch.where(plain > 0, plain / repetition, plain * repetition)
         adjusted = torch.where(self._in_prompt[row_index] | (counts > 0), repeated, plain)
         adjusted -= frequency * counts + presence * (counts > 0)
-        return logits.index_copy(0, index, adjusted)
+        # A penalty near 0 overflows; an infinite logit would make every probability of its row NaN.
+        limits = torch.finfo(adjusted.dtype)
+        return logits.index_copy(0, index, adjusted.clamp_(limits.min, limits.max))
 
 
 def _penalties(sampling: SamplingParams) -> tuple[float, float, float]:

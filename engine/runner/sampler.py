@@ -15,7 +15,8 @@ from torch import Tensor
 
 from engine.runner.random_draws import uniform
 
-_NUCLEUS_WIDTH = 512  # likeliest tokens that are ranked first for top-p; a nucleus beyond them costs a whole sort
+_NUCLEUS_WIDTH = 512  # likeliest tokens that are ranked first for top-p
+_WIDENING = 8  # times as many are ranked again for a row whose nucleus reaches beyond them
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ def _draw(logits: Tensor, settings: NDArray[np.void], positions: NDArray[np.int6
     # The likeliest token is at 0, so the smallest temperature overflows towards -inf only.
     scaled = (logits - logits.amax(-1, keepdim=True)) / temperature[:, None]
     weights = scaled.exp().masked_fill_(scaled < _smallest_kept(scaled, settings)[:, None], 0.0)
-    # float32, but summed in float64: no token is off by more than 2^-24 of the whole.
+    # On a CPU torch adds up in float64 and rounds each sum to float32: no token is off by more than 2^-24 of the whole.
+    # A GPU adds up in float32. Asking for float64 would double the time of a draw.
     cumulative = weights.cumsum(-1)
     total = cumulative[:, -1:]
     draws = torch.from_numpy(uniform(settings["seed"], positions)).to(logits.device)[:, None]
@@ -85,5 +87,6 @@ def _smallest_by_rank(scaled: Tensor, filters: _Filters, width: int) -> Tensor:
     smallest = values.gather(1, num_kept[:, None] - 1)[:, 0]
     unfinished = torch.nonzero(is_open & (num_kept == width))[:, 0]
     if len(unfinished) and width < vocabulary_size:
-        smallest[unfinished] = _smallest_by_rank(scaled[unfinished], filters.take(unfinished), vocabulary_size)
+        wider = min(width * _WIDENING, vocabulary_size)
+        smallest[unfinished] = _smallest_by_rank(scaled[unfinished], filters.take(unfinished), wider)
     return smallest

@@ -24,7 +24,7 @@ from engine.core.types import (
     SamplingParams,
 )
 from engine.errors import InvalidFieldError, ProtocolVersionError
-from engine.loop import Abort, Accepted, Control, Grant, Outlet, SetClass, SetReaderBlocked
+from engine.loop import Abort, Accepted, Control, Grant, Outlet, SetClass, SetReaderBlocked, Update
 from evenflow.engine.v1 import engine_pb2 as pb
 
 PROTOCOL_VERSION = 1
@@ -145,7 +145,7 @@ def class_from_pb(message: pb.PriorityClass) -> PriorityClass:
     return PriorityClass(message.name, message.rank, message.min_share, message.preemptible)
 
 
-def response_from_update(update: object, arrived_unix_ns: int) -> pb.GenerateResponse:
+def response_from_update(update: Update, arrived_unix_ns: int) -> pb.GenerateResponse:
     """The wire's form of what happened to a request that arrived at that calendar time."""
     match update:
         case Accepted():

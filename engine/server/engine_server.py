@@ -5,7 +5,6 @@ torch keeps per thread (its compute threads, the CUDA context) is made where it 
 """
 
 import asyncio
-import gc
 from collections import abc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -74,9 +73,6 @@ class EngineServer:
         """The backend is loaded and requests are served. Raises what `load` raises."""
         aio = asyncio.get_running_loop()
         backend = await aio.run_in_executor(self._thread, load)
-        # Torch alone brings half a million objects that never die; no collection has to walk them again.
-        gc.collect()
-        gc.freeze()
         scheduler = Scheduler(backend.config, self._policies.scheduling, self._policies.preemption)
         self._loop = EngineLoop(scheduler, backend.runner, lambda batch: aio.call_soon_threadsafe(deliver, batch))
         self._loop_ended = aio.run_in_executor(self._thread, self._loop.run)

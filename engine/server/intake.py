@@ -142,10 +142,10 @@ class Intake:
             call.trace.observe(update, at)
         elif call.trace is not None and isinstance(update, Refused):
             call.trace.fail(at)
-        if call.mailbox.has_ended:
-            self.num_finished += isinstance(update, Finished)
+        if isinstance(update, Finished):
+            self.num_finished += 1
             _log_end(call.request, update)
-            self._settle(call)
+        self._settle(call)
 
     def _settle(self, call: Call) -> None:
         if call.has_left and call.mailbox.has_ended:
@@ -154,17 +154,14 @@ class Intake:
             self._is_idle.set()
 
 
-def _log_end(request: Request, update: Update) -> None:
-    ids = {"generation_id": request.generation_id, "tenant": request.tenant_id}
-    if isinstance(update, Refused):
-        log.info("request refused", reason=type(update.error).__name__, **ids)
-    elif isinstance(update, Finished):
-        log.info(
-            "request finished",
-            reason=update.reason.value,
-            prompt_tokens=update.usage.num_prompt_tokens,
-            output_tokens=update.usage.num_output_tokens,
-            num_preemptions=update.usage.num_preemptions,
-            queue_ms=round(update.timings.queue_ns / 1e6, 1),
-            **ids,
-        )
+def _log_end(request: Request, finished: Finished) -> None:
+    log.info(
+        "request finished",
+        generation_id=request.generation_id,
+        tenant=request.tenant_id,
+        reason=finished.reason.value,
+        prompt_tokens=finished.usage.num_prompt_tokens,
+        output_tokens=finished.usage.num_output_tokens,
+        num_preemptions=finished.usage.num_preemptions,
+        queue_ms=round(finished.timings.queue_ns / 1e6, 1),
+    )

@@ -14,7 +14,7 @@ import grpc
 
 from engine.errors import ListenError, SettingsError
 
-MAX_SOCKET_PATH_BYTES = 107  # sun_path of unix(7), less its terminating zero
+MAX_SOCKET_PATH_BYTES = 106  # the same for every socket of ours: one less than unix(7) has room for
 OWNER_ONLY_UMASK = 0o177
 
 

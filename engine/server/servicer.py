@@ -9,6 +9,7 @@ from collections import abc
 from typing import Concatenate, ParamSpec, TypeVar
 
 import grpc
+import structlog
 
 from engine.core.errors import DuplicateRequestError, RequestTooLargeError
 from engine.core.events import Finished
@@ -19,6 +20,8 @@ from engine.server import convert, figures
 from engine.server.intake import Call, Intake
 from engine.server.status import status_of
 from evenflow.engine.v1 import engine_pb2 as pb
+
+log = structlog.get_logger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["EngineService"].full_name
 START_TIMEOUT_S = 30.0
@@ -38,6 +41,7 @@ def _refusals_become_statuses(method: "Method[[T, Context], bytes | None]") -> "
         try:
             return await method(self, argument, context)
         except (RefusedError, DuplicateRequestError, RequestTooLargeError) as error:
+            log.info("call refused", method=method.__name__, error=str(error))
             await context.abort_with_status(status_of(error, self.max_model_len))
 
     return answered

@@ -17,7 +17,7 @@ from evenflow.admin.v1 import admin_pb2 as pb
 from gateway import api_key
 from gateway.admin.backend import Backend
 from gateway.admin.masks import changed_fields, set_fields
-from gateway.admin.names import class_name, invalid, parse_api_key, parse_team
+from gateway.admin.names import class_name, invalid, parse_any_api_key, parse_api_key, parse_key_parent, parse_team
 from gateway.admin.teams import parse_class_grants
 from gateway.admin.values import parse_display_name, parse_time, require_distinct, timestamp
 from gateway.errors import NotFoundError
@@ -36,7 +36,6 @@ from gateway.store.records import (
 FIELD = "api_key"
 WRITABLE = frozenset({"display_name", "scopes", "model_grants", "priority_class_grants", "ip_cidrs", "expire_time"})
 DEFAULT_LIFETIME = timedelta(days=90)
-NEVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 MAX_REASON_CHARS = 500
 MAX_MODEL_CHARS = 200
 TEAM_SCOPES = (KeyScope.INFERENCE, KeyScope.QUOTA_READ)
@@ -69,12 +68,12 @@ class ApiKeys:
         return answer
 
     async def get(self, request: pb.GetApiKeyRequest) -> pb.ApiKey:
-        """The organization and team may be `-`: a public id is unique."""
-        path = await self._canonical(parse_api_key(request.name, "name", wildcards=True))
+        """The organization and team may be `-`, any: a public id is unique. A platform key has neither of them."""
+        path = await self._canonical(parse_any_api_key(request.name, "name", wildcards=True))
         return _to_pb(await self._backend.read(get_key(self._backend.database, path)))
 
     async def list(self, request: pb.ListApiKeysRequest) -> pb.ListApiKeysResponse:
-        parent = parse_team(request.parent, "parent", wildcards=True)
+        parent = parse_key_parent(request.parent, "parent")
         records, token = await self._backend.page(
             lambda page: list_keys(self._backend.database, parent, page),
             request.page_size,
@@ -99,7 +98,7 @@ class ApiKeys:
         return _to_pb(await self._backend.commit(statement, change, FIELD))
 
     async def revoke(self, request: pb.RevokeApiKeyRequest) -> pb.ApiKey:
-        path = parse_api_key(request.name, "name")
+        path = parse_any_api_key(request.name, "name")
         if len(request.reason) > MAX_REASON_CHARS:
             raise invalid("reason", f"must be at most {MAX_REASON_CHARS} characters")
         change = self._backend.change(request, request.request_id, validate_only=False, etag=request.etag)
@@ -172,7 +171,7 @@ def _parse_expiry(message: pb.ApiKey) -> datetime | None:
     if not message.HasField("expire_time"):
         return None
     moment = parse_time(message.expire_time, f"{FIELD}.expire_time")
-    if moment >= NEVER:
+    if moment >= api_key.NEVER_EXPIRES:
         return None
     if moment <= datetime.now(UTC):
         raise invalid(f"{FIELD}.expire_time", "must be in the future")

@@ -101,6 +101,8 @@ def refusal(error: store_errors.StoreError, field: str) -> Exception:
         return errors.EtagMismatchError(str(error), metadata={"etag": error.current_etag})
     if isinstance(error, store_errors.RequestIdReusedError):
         return errors.RequestIdReusedError()
+    if isinstance(error, store_errors.LastPlatformKeyError):
+        return errors.PreconditionError(str(error))
     if isinstance(error, store_errors.InvalidValueError):
         is_constraint = error.field.startswith(CONSTRAINT_PREFIXES)
         return invalid(field if is_constraint else f"{field}.{error.field}", error.description)

@@ -25,7 +25,21 @@ def parse_team(text: str, field: str, *, wildcards: bool = False) -> ResourcePat
 
 
 def parse_api_key(text: str, field: str, *, wildcards: bool = False) -> ResourcePath:
+    """A team's key."""
     return ResourcePath(*_ids(text, field, KINDS, wildcards=wildcards))
+
+
+def parse_any_api_key(text: str, field: str, *, wildcards: bool = False) -> ResourcePath:
+    """A team's key or, where the name has that part only, a platform key: `apiKeys/9fKq…`."""
+    if not text.startswith("apiKeys/"):
+        return parse_api_key(text, field, wildcards=wildcards)
+    (public_id,) = _ids(text, field, KINDS[2:], wildcards=False)
+    return ResourcePath(None, None, public_id)
+
+
+def parse_key_parent(text: str, field: str) -> ResourcePath:
+    """Teams, with wildcards; or the platform, which is `-` or nothing."""
+    return ResourcePath(None) if text in ("", ANY) else parse_team(text, field, wildcards=True)
 
 
 def parse_node(text: str, field: str, *, wildcards: bool = False) -> ResourcePath:

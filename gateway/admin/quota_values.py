@@ -96,7 +96,8 @@ def _parse_limits(messages: Iterable[pb.QuotaLimit]) -> tuple[QuotaLimit, ...]:
 def _parse_limit(message: pb.QuotaLimit, field: str) -> QuotaLimit:
     dimension = DIMENSION_BY_PB.get(message.dimension)
     if dimension is None:
-        raise invalid(f"{field}.dimension", f"must be one of {', '.join(map(pb.QuotaDimension.Name, DIMENSION_BY_PB))}")
+        names = ", ".join(map(pb.QuotaDimension.Name, DIMENSION_BY_PB))
+        raise invalid(f"{field}.dimension", f"must be one of those that this release counts: {names}")
     if not 1 <= message.limit <= MAX_AMOUNT:
         raise invalid(f"{field}.limit", f"must be from 1 to {MAX_AMOUNT}")
     if len(message.model) > MAX_MODEL_CHARS or not message.model.isprintable():

@@ -3,7 +3,8 @@
 A key is checked for form, looked up in the snapshot, compared in constant time, and only then told apart as revoked,
 expired or suspended: whoever has not proved the secret learns nothing. A key that the snapshot lacks may be newer than
 it, so it causes one reading of the database, shared by all who wait and bounded in rate; while the database is away the
-answer is that the key cannot be checked, never that it is wrong.
+answer is that the key cannot be checked, never that it is wrong. How long a key that is known serves without the
+database is its tenant's choice, up to a bound: what was revoked meanwhile must not work for ever.
 """
 
 import asyncio
@@ -25,15 +26,16 @@ from gateway.errors import (
     KeyRevokedError,
     TenantSuspendedError,
 )
-from gateway.store.cache import TenancyCache
-from gateway.store.enums import State
-from gateway.store.errors import DatabaseUnavailableError
+from gateway.store.cache import STORE_LOST_AFTER_S, TenancyCache
+from gateway.store.enums import State, StoreLossAction
+from gateway.store.outage import DATABASE_ERRORS
 from gateway.store.snapshot import KeyRecord, TeamRecord
 
 SCHEME = "bearer"
 REFRESH_INTERVAL_S = 0.25
 UNKNOWN_TTL_S = 2.0
 MAX_UNKNOWN = 4096
+DEFAULT_STALE_MAX_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,16 @@ class Verdict:
 
 
 class Authenticator:
-    """Decides on credentials. Holds no state but what keeps unknown keys cheap."""
+    """Decides on credentials. Holds no state but what keeps unknown keys cheap.
 
-    def __init__(self, cache: TenancyCache, pepper: bytes, last_used: LastUsed) -> None:
+    `stale_max_s`: how old the snapshot's confirmation may be for tenants that are served from a stale one.
+    """
+
+    def __init__(
+        self, cache: TenancyCache, pepper: bytes, last_used: LastUsed, stale_max_s: float = DEFAULT_STALE_MAX_S
+    ) -> None:
         self._cache = cache
+        self._stale_max_s = stale_max_s
         self._pepper = pepper
         self._last_used = last_used
         self._unknown = UnknownKeys()
@@ -91,6 +99,8 @@ class Authenticator:
             raise AddressNotAllowedError
         if record.team is not None:
             _check_active(record.team)
+        if self._cache.staleness_s() > (STORE_LOST_AFTER_S if _fails_closed(record) else self._stale_max_s):
+            raise AuthStoreUnavailableError
 
 
 class UnknownKeys:
@@ -132,7 +142,7 @@ class Refresher:
         self._last_s = time.monotonic()
         try:
             await self._cache.refresh()
-        except DatabaseUnavailableError:
+        except DATABASE_ERRORS:
             return False
         return True
 
@@ -161,6 +171,14 @@ def peer_address(peer: str) -> IPv4Address | IPv6Address | None:
 def _is_inside(peer: str, record: KeyRecord) -> bool:
     address = peer_address(peer)
     return address is not None and any(address in network for network in record.ip_cidrs)
+
+
+def _fails_closed(record: KeyRecord) -> bool:
+    """Whether any policy over the key wants no request served while the database is away."""
+    if record.team is None:
+        return False
+    policies = (record.policy, record.team.policy, record.team.organization.policy)
+    return any(policy is not None and policy.on_store_loss is StoreLossAction.FAIL_CLOSED for policy in policies)
 
 
 def _check_active(team: TeamRecord) -> None:

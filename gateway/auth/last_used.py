@@ -3,15 +3,11 @@
 import asyncio
 from uuid import UUID
 
-import structlog
-
 from gateway.store.db import Database
-from gateway.store.errors import StoreError
 from gateway.store.keys import touch_last_used
+from gateway.store.outage import DATABASE_ERRORS, Outage
 
 FLUSH_INTERVAL_S = 60.0
-
-log = structlog.get_logger()
 
 
 class LastUsed:
@@ -20,6 +16,7 @@ class LastUsed:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._key_ids: set[UUID] = set()
+        self._outage = Outage("last use of keys not written")
 
     def note(self, key_id: UUID) -> None:
         self._key_ids.add(key_id)
@@ -37,6 +34,7 @@ class LastUsed:
             return
         try:
             await touch_last_used(self._database, key_ids)
-        except StoreError as error:
+            self._outage.end()
+        except DATABASE_ERRORS as error:
             self._key_ids |= key_ids
-            log.warning("last use of keys not written", error=str(error))
+            self._outage.note(error, num_keys=len(self._key_ids))

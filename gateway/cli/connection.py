@@ -17,8 +17,8 @@ import grpc
 from gateway.cli.data_dir import DataDir
 from gateway.cli.errors import UsageError, cli_error
 from gateway.private_files import read_text
+from gateway.settings import DEFAULT_LISTEN
 
-DEFAULT_ADDRESS = "127.0.0.1:50051"
 CALL_TIMEOUT_S = 20.0
 MAX_MESSAGE_BYTES = 64 * 2**20
 
@@ -45,7 +45,7 @@ class Connection:
 
 def find_address(target: Target) -> str:
     """The gateway's HOST:PORT."""
-    return target.address or read_text(target.data_dir.endpoint) or DEFAULT_ADDRESS
+    return target.address or read_text(target.data_dir.endpoint) or DEFAULT_LISTEN
 
 
 def find_admin_key(target: Target) -> str:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.private_files import ADMIN_KEY_FILE, make_private_dir
+from gateway.private_files import ADMIN_KEY_FILE, UP_LOCK_FILE, make_private_dir
 from gateway.settings import MAX_UNIX_PATH_BYTES, default_data_dir
 
 
@@ -55,7 +55,7 @@ class DataDir:
         make_private_dir(self.path)
         try:
             # "a": opening must not empty the file of the one that holds the lock.
-            file = (self.path / "up.lock").open("a+")
+            file = (self.path / UP_LOCK_FILE).open("a+")
         except OSError as error:
             raise DataDirError(f"cannot use {self.path}: {error.strerror}") from error
         with file:

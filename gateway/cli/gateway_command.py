@@ -1,6 +1,7 @@
 """`evenflow gateway` and `evenflow bootstrap`: the parts of `evenflow up` for those who run processes themselves."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,14 +11,15 @@ from gateway.cli.command import DataDirOption, command
 from gateway.cli.data_dir import DataDir
 from gateway.cli.errors import CliError
 from gateway.cli.output import stderr
-from gateway.settings import load_settings
+from gateway.settings import DEFAULT_LISTEN, load_settings, read_pepper_variable
 
 # The environment is read by the settings themselves, so that both ways are judged alike; unset is None.
-ListenFlag = Annotated[str | None, typer.Option("--listen", help="HOST:PORT; default 127.0.0.1:50051.")]
+ListenFlag = Annotated[str | None, typer.Option("--listen", help=f"HOST:PORT; default {DEFAULT_LISTEN}.")]
 EngineFlag = Annotated[str | None, typer.Option("--engine", help="The engines' addresses, unix:PATH, by commas.")]
 DatabaseFlag = Annotated[str | None, typer.Option("--database-url", help="Better given as EVENFLOW_DATABASE_URL.")]
 DataDirFlag = Annotated[Path | None, typer.Option("--data-dir", help="The directory that holds the pepper.")]
 ReusePortFlag = Annotated[bool | None, typer.Option("--reuse-port", help="Several gateways may share the port.")]
+StaleFlag = Annotated[str | None, typer.Option("--auth-stale-max-s", help="Seconds that keys work without Postgres.")]
 GraceFlag = Annotated[str | None, typer.Option("--drain-grace-s", help="Seconds that streams may take to end.")]
 RpcsFlag = Annotated[str | None, typer.Option("--max-concurrent-rpcs", help="Calls taken at once.")]
 LedgerFlag = Annotated[str | None, typer.Option("--ledger-capacity", help="Usage events that may wait for Postgres.")]
@@ -31,6 +33,7 @@ def gateway(
     database_url: DatabaseFlag = None,
     data_dir: DataDirFlag = None,
     reuse_port: ReusePortFlag = None,
+    auth_stale_max_s: StaleFlag = None,
     drain_grace_s: GraceFlag = None,
     max_concurrent_rpcs: RpcsFlag = None,
     ledger_capacity: LedgerFlag = None,
@@ -49,6 +52,7 @@ def gateway(
         database_url=database_url,
         data_dir=data_dir,
         reuse_port=reuse_port,
+        auth_stale_max_s=auth_stale_max_s,
         drain_grace_s=drain_grace_s,
         max_concurrent_rpcs=max_concurrent_rpcs,
         ledger_capacity=ledger_capacity,
@@ -61,15 +65,17 @@ def gateway(
 def bootstrap(
     database_url: Annotated[str, typer.Option("--database-url", envvar="EVENFLOW_DATABASE_URL", help="The database.")],
     data_dir: DataDirOption = None,
-    pepper: Annotated[str | None, typer.Option(envvar="EVENFLOW_PEPPER", hidden=True)] = None,
 ) -> None:
-    """Prepare a database: its schema, the pepper and an administrator's key. `evenflow up` does this by itself."""
+    """Prepare a database: its schema, the pepper and an administrator's key. `evenflow up` does this by itself.
+
+    EVENFLOW_PEPPER is used in place of the file `pepper` in the data directory.
+    """
     from gateway.bootstrap import bootstrap as run_bootstrap  # here, so that other commands do not wait for it
     from gateway.store.errors import StoreError
 
     try:
-        given = pepper.encode() if pepper else None
-        installation = asyncio.run(run_bootstrap(DataDir.at(data_dir).path, database_url, given))
+        pepper = read_pepper_variable(os.environ)
+        installation = asyncio.run(run_bootstrap(DataDir.at(data_dir).path, database_url, pepper))
     except StoreError as error:
         raise CliError(str(error)) from error
     made = "made" if installation.has_new_admin_key else "found"

@@ -10,12 +10,12 @@ PROBE_TIMEOUT_S = 1.0
 PROBE_INTERVAL_S = 0.1
 
 
-async def is_serving(address: str) -> bool:
-    """True if the server at `address` (HOST:PORT or unix:PATH) says that it serves. Never raises."""
+async def is_serving(address: str, service: str = "") -> bool:
+    """True if the server at `address` (HOST:PORT or unix:PATH) says that it, or its `service`, serves. Never raises."""
     # A fresh channel each time: a kept one would wait longer and longer between its own attempts to connect.
     async with grpc.aio.insecure_channel(address) as channel:
         try:
-            answer = await HealthStub(channel).Check(HealthCheckRequest(), timeout=PROBE_TIMEOUT_S)
+            answer = await HealthStub(channel).Check(HealthCheckRequest(service=service), timeout=PROBE_TIMEOUT_S)
         except grpc.aio.AioRpcError:
             return False
         return bool(answer.status == HealthCheckResponse.SERVING)

@@ -4,24 +4,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
 
+import grpc
 import typer
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from evenflow.admin.v1 import admin_pb2 as pb
+from gateway.api_key import NEVER_EXPIRES
 from gateway.cli.command import Admin, admin_command
-from gateway.cli.errors import UsageError
+from gateway.cli.errors import UsageError, read_refusal
 from gateway.cli.limits import parse_duration
 from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, print_one, stderr, time_text
-from gateway.cli.references import api_key_name, class_name, short, team_name
+from gateway.cli.references import api_key_name, class_name, platform_key_name, short, team_name
 from gateway.cli.resources import PAGE_SIZE, NameOption, all_pages
 from gateway.private_files import make_private_dir, write_private
 
 app = typer.Typer(help="API keys: made for a team, shown once, revoked for good.", no_args_is_help=True)
 
-# The API's word for a key without an end: the last second of its timestamps.
-NEVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-
+PLATFORM = "-"  # the parent of the keys that belong to no team
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The public id: the 12 characters after ef_live_.")]
 ExpiresOption = Annotated[str | None, typer.Option("--expires", help="90d, 12h, 2027-01-31 or never.")]
 ScopeOption = Annotated[list[str] | None, typer.Option("--scope", help="inference or quota.read; repeatable.")]
@@ -31,7 +31,7 @@ CidrOption = Annotated[list[str] | None, typer.Option("--cidr", help="A network 
 SECRET: Column[pb.ApiKey] = Column("SECRET", lambda key: key.secret or "-")
 COLUMNS: tuple[Column[pb.ApiKey], ...] = (
     Column("KEY", lambda key: key.name.rpartition("/")[2]),
-    Column("TEAM", lambda key: short(key.name.partition("/apiKeys/")[0])),
+    Column("TEAM", lambda key: short(key.name.rpartition("apiKeys/")[0].rstrip("/")) or "(platform)"),
     Column("NAME", lambda key: key.display_name or "-"),
     Column("SCOPES", lambda key: ", ".join(key.scopes)),
     Column("STATE", lambda key: _state_text(key)),
@@ -105,11 +105,14 @@ def create(
 @admin_command
 def list_(
     admin: Admin,
-    team: Annotated[str, typer.Option("--team", metavar="ORG/TEAM", help="Only this team's keys.")] = "-/-",
+    team: Annotated[str | None, typer.Option("--team", metavar="ORG/TEAM", help="Only this team's keys.")] = None,
+    platform: Annotated[bool, typer.Option("--platform", help="The administrators' keys instead.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List the keys of one team or of all."""
-    parent = team_name(team)
+    """List the keys of one team or of all teams, or those of the platform."""
+    if platform and team is not None:
+        raise UsageError("a platform key belongs to no team: give --platform or --team")
+    parent = PLATFORM if platform else team_name(team or "-/-")
 
     def fetch(token: str) -> tuple[list[pb.ApiKey], str]:
         request = pb.ListApiKeysRequest(parent=parent, page_size=PAGE_SIZE, page_token=token)
@@ -163,8 +166,14 @@ def revoke(
 
 
 def find_key(admin: Admin, reference: str) -> pb.ApiKey:
-    """The key that a person means by `reference`."""
-    return admin.call(admin.stub.GetApiKey, pb.GetApiKeyRequest(name=api_key_name(reference)))
+    """The key that a person means by `reference`: a team's or, where no team has it, a platform key."""
+    platform_name = platform_key_name(reference)
+    try:
+        return admin.call(admin.stub.GetApiKey, pb.GetApiKeyRequest(name=api_key_name(reference)))
+    except grpc.RpcError as error:
+        if not platform_name or read_refusal(error).code is not grpc.StatusCode.NOT_FOUND:
+            raise
+    return admin.call(admin.stub.GetApiKey, pb.GetApiKeyRequest(name=platform_name))
 
 
 def parse_expiry(text: str, now: datetime) -> Timestamp:
@@ -172,7 +181,7 @@ def parse_expiry(text: str, now: datetime) -> Timestamp:
     stamp = Timestamp()
     try:
         day = None if text == "never" else datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
-        stamp.FromDatetime(NEVER if day is None else day)
+        stamp.FromDatetime(NEVER_EXPIRES if day is None else day)
     except ValueError:
         stamp.FromDatetime(now + parse_duration(text))
     return stamp

@@ -12,6 +12,7 @@ SEGMENT = r"[a-z][a-z0-9-]*|-"
 ORGANIZATION = re.compile(rf"(?:organizations/)?({SEGMENT})")
 TEAM = re.compile(rf"(?:organizations/)?({SEGMENT})/(?:teams/)?({SEGMENT})")
 API_KEY = re.compile(rf"(?:organizations/)?({SEGMENT})/(?:teams/)?({SEGMENT})/(?:apiKeys/)?([0-9A-Za-z]{{12}}|-)")
+PLATFORM_KEY = re.compile(r"apiKeys/[0-9A-Za-z]{12}")
 PUBLIC_ID = re.compile(r"(?:ef_live_)?([0-9A-Za-z]{12})(?:_\w*)?")
 
 
@@ -36,12 +37,23 @@ def split_team(text: str) -> tuple[str, str]:
 
 
 def api_key_name(text: str) -> str:
-    """The key's name; with `-` for organization and team where only its public id is given."""
+    """The key's name; with `-` for organization and team where only its public id is given.
+
+    A platform key is known by its full name only.
+    """
+    if PLATFORM_KEY.fullmatch(text):
+        return text
     if match := PUBLIC_ID.fullmatch(text):
         return f"organizations/-/teams/-/apiKeys/{match[1]}"
     if match := API_KEY.fullmatch(text):
         return f"organizations/{match[1]}/teams/{match[2]}/apiKeys/{match[3]}"
     raise UsageError(f"{text!r} is no key: write its public id, the 12 characters after ef_live_")
+
+
+def platform_key_name(text: str) -> str:
+    """`apiKeys/9fKq…` of whatever names a key by its public id; empty for a key that is named with its team."""
+    match = PUBLIC_ID.fullmatch(text)
+    return f"apiKeys/{match[1]}" if match else ""
 
 
 def node_name(text: str) -> str:

@@ -60,7 +60,7 @@ async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:
     finally:
         working.cancel()
         stopping.cancel()
-        await asyncio.wait((working, stopping))
+        await asyncio.gather(working, stopping, return_exceptions=True)
 
 
 @contextmanager

@@ -5,20 +5,24 @@ engine is whatever the installed command group offers; nothing here imports it.
 """
 
 import json
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from evenflow.admin.v1.admin_pb2 import DESCRIPTOR
 from gateway.bootstrap import Installation, bootstrap
 from gateway.cli.data_dir import DataDir
 from gateway.cli.errors import CliError, UsageError
-from gateway.cli.health import is_serving
+from gateway.cli.health import is_serving, until_serving
 from gateway.cli.postgres_part import PostgresPart
 from gateway.cli.processes import ProcessPart
 from gateway.cli.supervisor import Keeper, Supervisor
+from gateway.settings import ENGINE_PREFIX, PREFIX, read_pepper_variable
 
+ADMIN_SERVICE = DESCRIPTOR.services_by_name["AdminService"].full_name
 EVENFLOW = (sys.executable, "-m", "gateway.cli.main")
 # A large model takes minutes from a cold disk.
 ENGINE_START_TIMEOUT_S = 900.0
@@ -26,6 +30,8 @@ GATEWAY_START_TIMEOUT_S = 60.0
 # Both drain for 30 s unless told otherwise; they are killed only when that did not end them.
 DRAIN_MARGIN_S = 40.0
 MAX_PORT = 65535
+# libpq's variables, which may hold the database's password.
+POSTGRES_PREFIX = "PG"
 WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - recognised, not bound
 
 
@@ -63,7 +69,8 @@ class Stack:
         self._engine: Keeper | None = None
 
     async def bring_up(self) -> Installation:
-        """All parts serve. Raises PartError, PrivateFileError, StoreError."""
+        """All parts serve. Raises PartError, PrivateFileError, SettingsError, StoreError."""
+        pepper = read_pepper_variable(self.settings.environment)
         url = self.settings.environment.get("EVENFLOW_DATABASE_URL")
         database = None if url else PostgresPart(self.settings.data_dir.path)
         postgres = None if database is None else self._supervisor.keep(database)
@@ -72,25 +79,26 @@ class Stack:
             await self._supervisor.until_ready(postgres)
             url = database.url
         assert url, "a database that serves has a URL"
-        pepper = self.settings.environment.get("EVENFLOW_PEPPER", "").encode() or None
         installation = await self._supervisor.guard(bootstrap(self.settings.data_dir.path, url, pepper))
         gateway = self._supervisor.keep(self._gateway_part(url))
         await self._supervisor.until_ready(self._engine, gateway)
+        await self._supervisor.guard(until_serving(self.settings.address))
         return installation
 
     async def replace_engine(self, engine_flags: tuple[str, ...]) -> None:
-        """The engine has drained and ended, and one with other flags serves."""
+        """The engine has drained and ended, and the gateway serves through one with other flags."""
         assert self._engine is not None, "bring_up comes first"
         await self._supervisor.drop(self._engine)
         self._engine = self._supervisor.keep(self._engine_part(engine_flags))
         await self._supervisor.until_ready(self._engine)
+        await self._supervisor.guard(until_serving(self.settings.address))
 
     def _engine_part(self, flags: tuple[str, ...]) -> ProcessPart:
         address = self.settings.engine_address
         return ProcessPart(
             name="engine",
-            argv=(*EVENFLOW, "engine", "--listen", address, *flags),
-            env=self.settings.environment,
+            argv=(*EVENFLOW, "engine", "--listen", address, "--parent-pid", str(os.getpid()), *flags),
+            env=engine_environment(self.settings.environment),
             log_path=self.settings.data_dir.log("engine"),
             probe=lambda: is_serving(address),
             on_line=self._report_loading,
@@ -108,7 +116,8 @@ class Stack:
             argv=(*EVENFLOW, "gateway", *flags),
             env={**settings.environment, **own},
             log_path=settings.data_dir.log("gateway"),
-            probe=lambda: is_serving(settings.address),
+            # The administrator's service needs no engine: the gateway is up while a large model still loads.
+            probe=lambda: is_serving(settings.address, ADMIN_SERVICE),
             start_timeout_s=GATEWAY_START_TIMEOUT_S,
             grace_s=DRAIN_MARGIN_S,
         )
@@ -117,6 +126,15 @@ class Stack:
         percent = loading_percent(line)
         if percent is not None:
             self._on_detail("engine", f"loading the model, {percent} %")
+
+
+def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` without what only the other parts need: the engine sees no credential and no database."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(ENGINE_PREFIX) or not name.startswith((PREFIX, POSTGRES_PREFIX))
+    }
 
 
 def loading_percent(log_line: str) -> int | None:

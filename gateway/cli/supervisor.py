@@ -110,6 +110,8 @@ class Supervisor:
         self._clock = clock
         self._watch = watch
         self._tasks: dict[Keeper, asyncio.Task[None]] = {}
+        # The first part that was given up; the keepers' tasks come and go, this one stays.
+        self._given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def __aenter__(self) -> "Supervisor":
         return self
@@ -117,11 +119,13 @@ class Supervisor:
     async def __aexit__(self, *_: object) -> None:
         for keeper in reversed(tuple(self._tasks)):
             await self.drop(keeper)
+        self._given_up.cancel()
 
     def keep(self, part: Part) -> Keeper:
         """`part` is being started and kept running."""
         keeper = Keeper(part, self._policy, self._clock, self._watch)
-        self._tasks[keeper] = asyncio.create_task(keeper.run(), name=f"keep {part.name}")
+        task = self._tasks[keeper] = asyncio.create_task(keeper.run(), name=f"keep {part.name}")
+        task.add_done_callback(self._on_end)
         return keeper
 
     async def drop(self, keeper: Keeper) -> None:
@@ -134,8 +138,6 @@ class Supervisor:
             keeper.kill()
             raise
         del self._tasks[keeper]
-        if not task.cancelled():
-            task.exception()  # a part that was given up has been reported where it mattered
 
     async def until_ready(self, *keepers: Keeper) -> None:
         """Return once all of `keepers` serve at the same time. Raises PartError if any part is given up first."""
@@ -147,16 +149,21 @@ class Supervisor:
         """The result of `work`. Raises PartError, and cancels `work`, if a part is given up before it is done."""
         task = asyncio.ensure_future(work)
         try:
-            await asyncio.wait((task, *self._tasks.values()), return_when=asyncio.FIRST_COMPLETED)
-            for keeping in self._tasks.values():
-                if keeping.done():
-                    keeping.result()
+            await asyncio.wait((task, self._given_up), return_when=asyncio.FIRST_COMPLETED)
+            if self._given_up.done():
+                self._given_up.result()
             return await task
         finally:
             task.cancel()
-            await asyncio.wait((task,))
+            await asyncio.gather(task, return_exceptions=True)
 
     def kill(self) -> None:
         """End all parts by force, now."""
         for keeper in self._tasks:
             keeper.kill()
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._given_up.done():
+            self._given_up.set_exception(error)
+            self._given_up.exception()  # whoever waits is told; if nobody does, nothing is lost

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 from gateway.cli.command import DataDirOption, command
 from gateway.cli.data_dir import DataDir
 from gateway.cli.output import stderr
-
-DEFAULT_LISTEN = "127.0.0.1:50051"
+from gateway.settings import DEFAULT_LISTEN
 
 ListenOption = Annotated[
     str,

@@ -24,7 +24,7 @@ from gateway.embedded.account import Account, own_user_name, server_account
 from gateway.embedded.directory import DATA, NEW_DATA, DirectoryLock, DirectoryState, inspect, write_marker
 from gateway.embedded.errors import EmbeddedPostgresError, ServerStartError, UnsuitableAccountError
 from gateway.embedded.orphan import stop_orphans
-from gateway.embedded.socket_directory import PORT, prepare_socket_directory
+from gateway.embedded.socket_directory import PORT, prepare_socket_directory, remove_short_directory
 
 POSTGRES_MAJOR = 18
 ROLE = "evenflow"
@@ -126,6 +126,7 @@ class EmbeddedPostgres:
                     await asyncio.wait_for(self._process.wait(), timeout_s)
             self._process = None
         if self._lock is not None:
+            remove_short_directory(self._root)
             self._lock.release()
             self._lock = None
 

@@ -1,13 +1,13 @@
 """The channel to one engine and the calls on it.
 
 A `Generate` call is one bidirectional stream: `EngineCall.events()` reads it, `cancel` and `reader_*` write to it.
-Writes go through an outbox that the transport empties, so that they are plain functions and never overlap. An engine
-that goes away is a typed error. Every call ends in `abandon`: an open call that nobody refers to would live on in the
-transport.
+Writes go through an outbox, so that they are plain functions and never overlap. An engine that goes away is a typed
+error. Every call ends in `abandon`: an open call that nobody refers to would live on in the transport.
 """
 
 import asyncio
-from collections import abc
+from collections import abc, deque
+from contextlib import suppress
 
 import grpc
 from google.rpc import error_details_pb2
@@ -49,7 +49,7 @@ _FIELD_ERRORS = {
 
 
 class EngineCall:
-    """One running `Generate` call. Read by one task; its writes never wait."""
+    """One running `Generate` call. Read by one task; `cancel` and `reader_*` never wait."""
 
     def __init__(
         self,
@@ -57,20 +57,25 @@ class EngineCall:
         request: EngineRequest,
         metadata: abc.Mapping[str, str],
         on_close: abc.Callable[[], None],
+        on_refusal: abc.Callable[[], None],
     ) -> None:
         self._on_close: abc.Callable[[], None] | None = on_close
-        self._outbox: asyncio.Queue[pb.GenerateRequest | None] = asyncio.Queue()
-        self._outbox.put_nowait(wire.start_to_pb(request))
-        self._call = stub.Generate(self._requests(), metadata=tuple(metadata.items()))
+        self._on_refusal = on_refusal
+        self._request = request
+        self._outbox: deque[pb.GenerateRequest] = deque()
+        self._writer: asyncio.Task[None] | None = None
+        self._is_started = False
+        self._call = stub.Generate(metadata=tuple(metadata.items()))
 
     async def events(self) -> abc.AsyncGenerator[EngineEvent, None]:
-        """Yield what the engine says, up to and including `Finished`.
+        """Send the request and yield what the engine says, up to and including `Finished`.
 
         Raises NoEngineError if the engine never answered, EngineLostError if it went away later, and the error that the
         engine's refusal stands for.
         """
         is_answered = False
         try:
+            await self._start()
             async for response in self._call:
                 is_answered = True
                 event = wire.event_from_pb(response)
@@ -79,33 +84,54 @@ class EngineCall:
                 if isinstance(event, Finished):
                     return
         except grpc.aio.AioRpcError as error:
+            if not is_answered and error.code() is grpc.StatusCode.UNAVAILABLE:
+                self._on_refusal()
             raise _typed(error, is_answered=is_answered) from error
         raise EngineLostError
 
     def cancel(self, reason: CancelReason) -> None:
         """Ask the engine to end the request; it answers with `Finished`."""
-        self._outbox.put_nowait(wire.cancel_to_pb(reason))
+        self._send(wire.cancel_to_pb(reason))
 
     def reader_blocked(self) -> None:
         """The client does not read: the engine holds the sequence."""
-        self._outbox.put_nowait(pb.GenerateRequest(reader_blocked=pb.ReaderBlocked()))
+        self._send(pb.GenerateRequest(reader_blocked=pb.ReaderBlocked()))
 
     def reader_ready(self) -> None:
         """The client reads again."""
-        self._outbox.put_nowait(pb.GenerateRequest(reader_ready=pb.ReaderReady()))
+        self._send(pb.GenerateRequest(reader_ready=pb.ReaderReady()))
 
     def abandon(self) -> None:
         """The call is over, whatever its state. Idempotent."""
-        # The transport leaves the outbox's reader waiting when a call has ended by itself.
-        self._outbox.put_nowait(None)
+        if self._writer is not None:
+            self._writer.cancel()
         self._call.cancel()
         if self._on_close is not None:
             self._on_close()
             self._on_close = None
 
-    async def _requests(self) -> abc.AsyncIterator[pb.GenerateRequest]:
-        while (request := await self._outbox.get()) is not None:
-            yield request
+    async def _start(self) -> None:
+        # A call that has failed already refuses writes; reading it tells why.
+        with suppress(asyncio.InvalidStateError):
+            await self._call.write(wire.start_to_pb(self._request))
+        self._is_started = True
+        self._write_waiting()
+
+    def _send(self, message: pb.GenerateRequest) -> None:
+        self._outbox.append(message)
+        if self._is_started:
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        # The transport takes one write at a time.
+        if self._outbox and (self._writer is None or self._writer.done()):
+            self._writer = asyncio.create_task(self._write_all())
+
+    async def _write_all(self) -> None:
+        # What cannot be written any more is of no use to a call that has ended: its reader knows.
+        with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            while self._outbox:
+                await self._call.write(self._outbox.popleft())
 
 
 class EngineClient:
@@ -114,12 +140,13 @@ class EngineClient:
     def __init__(self, address: str) -> None:
         self.address = address
         self.num_open_calls = 0
+        self._refused = asyncio.Event()
         self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._stub: engine_pb2_grpc.EngineServiceAsyncStub = engine_pb2_grpc.EngineServiceStub(self._channel)
 
     def generate(self, request: EngineRequest, metadata: abc.Mapping[str, str]) -> EngineCall:
         """Begin a call, which counts as open until it is abandoned; `metadata` carries the trace."""
-        call = EngineCall(self._stub, request, metadata, self._note_closed)
+        call = EngineCall(self._stub, request, metadata, self._note_closed, self._refused.set)
         self.num_open_calls += 1
         return call
 
@@ -140,6 +167,12 @@ class EngineClient:
             )
         return wire.model_info_from_pb(info)
 
+    async def require_open(self) -> None:
+        """The engine takes requests, as far as it says. Raises NoEngineError if it does not answer or is stopping."""
+        if (await self.stats()).is_draining:
+            raise NoEngineError
+        self._refused.clear()
+
     async def stats(self) -> EngineStats:
         """The engine's figures now. Raises NoEngineError if it does not answer."""
         try:
@@ -148,10 +181,22 @@ class EngineClient:
             raise NoEngineError from error
 
     async def until_lost(self) -> None:
-        """Return when the connection that is up now has broken; at once if none is."""
+        """Return when the connection that is up now has broken, at once if none is; or when a request was turned away.
+
+        An engine that turns requests away has few of them open, and would attract all others.
+        """
         state = self._channel.get_state(try_to_connect=True)
-        if state is grpc.ChannelConnectivity.READY:
-            await self._channel.wait_for_state_change(state)
+        if state is not grpc.ChannelConnectivity.READY:
+            return
+        signs = (
+            asyncio.ensure_future(self._channel.wait_for_state_change(state)),
+            asyncio.ensure_future(self._refused.wait()),
+        )
+        try:
+            await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for sign in signs:
+                sign.cancel()
 
     async def close(self) -> None:
         await self._channel.close()

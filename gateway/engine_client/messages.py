@@ -12,7 +12,6 @@ class CancelReason(Enum):
 
     CLIENT = "client"
     STOP_STRING = "stop_string"
-    DEADLINE = "deadline"
     KEY_REVOKED = "key_revoked"
 
 

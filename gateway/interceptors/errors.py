@@ -18,7 +18,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
 from gateway.auth import principal_or_none
-from gateway.errors import GatewayError, InternalError, StoreUnavailableError
+from gateway.errors import GatewayError, InternalError, StoreUnavailableError, cause_of
 from gateway.interceptors.call import REQUEST_ID, Call
 from gateway.store.errors import DatabaseUnavailableError
 
@@ -55,7 +55,7 @@ async def errors_as_status(call: Call) -> abc.AsyncIterator[None]:
 
 
 def _log_refusal(call: Call, error: GatewayError) -> None:
-    # A generation that was accepted writes its own line when it ends.
+    # A generation that was launched writes its own line when it ends.
     if call.record.generation_id is None:
         principal = principal_or_none()
         log.info(
@@ -65,6 +65,7 @@ def _log_refusal(call: Call, error: GatewayError) -> None:
             key=principal.public_id if principal else None,
             code=error.code.name,
             reason=error.reason,
+            **cause_of(error),
         )
 
 

@@ -23,7 +23,9 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    ids: tuple[int, ...]
+    """`ids` may be as many as a wire message holds: nothing walks over them before their number is checked."""
+
+    ids: abc.Sequence[int]
 
 
 Prompt = TextPrompt | ChatPrompt | TokenPrompt

@@ -37,6 +37,8 @@ DEFAULT_MAX_OUTPUT_TOKENS = 1024
 # The engine stops this long before the caller's deadline, so that the answer still reaches the caller.
 DEADLINE_MARGIN = 0.1
 MAX_DEADLINE_MARGIN_S = 0.25
+# A longer one is as good as this; in nanoseconds it has to fit 64 bits.
+MAX_DEADLINE_S = 365 * 86_400.0
 NS_PER_S = 1_000_000_000
 SEED_BITS = 63
 
@@ -104,6 +106,7 @@ class Deadline:
     def after(cls, time_left_s: float | None) -> "Deadline":
         if time_left_s is None or math.isinf(time_left_s):
             return cls(None, 0.0)
+        time_left_s = min(time_left_s, MAX_DEADLINE_S)
         margin_s = min(MAX_DEADLINE_MARGIN_S, DEADLINE_MARGIN * time_left_s)
         return cls(asyncio.get_running_loop().time() + time_left_s, margin_s)
 

@@ -1,5 +1,7 @@
 """A prompt to token ids, off the event loop where it is long, with each refusal naming its field."""
 
+from collections import abc
+
 from gateway.errors import ContextLengthError, FieldViolation, InvalidFieldError
 from gateway.servicer.ask import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.servicer.served_models import ServedModel
@@ -22,8 +24,7 @@ async def encode(prompt: Prompt, model: ServedModel, path: str) -> tuple[int, ..
                     messages, add_generation_prompt=prompt.add_generation_prompt
                 )
             case TokenPrompt():
-                _check_vocabulary(prompt.ids, model, field)
-                return prompt.ids
+                return _checked_ids(prompt.ids, model, field)
     except PromptTooLargeError as error:
         raise ContextLengthError(FieldViolation(field, str(error))) from error
     except PromptError as error:
@@ -34,7 +35,11 @@ async def encode(prompt: Prompt, model: ServedModel, path: str) -> tuple[int, ..
 _FIELDS = {TextPrompt: "text", ChatPrompt: "chat", TokenPrompt: "token_ids.ids"}
 
 
-def _check_vocabulary(ids: tuple[int, ...], model: ServedModel, field: str) -> None:
-    size = model.info.vocabulary_size
+def _checked_ids(ids: abc.Sequence[int], model: ServedModel, field: str) -> tuple[int, ...]:
+    size, context_tokens = model.info.vocabulary_size, model.info.context_tokens
+    if len(ids) > context_tokens:
+        text = f"has {len(ids)} tokens, the context holds {context_tokens}"
+        raise ContextLengthError(FieldViolation(field, text))
     if max(ids) >= size:
         raise InvalidFieldError(FieldViolation(field, f"must be token ids of the model, each less than {size}"))
+    return tuple(ids)

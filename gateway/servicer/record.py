@@ -9,6 +9,7 @@ from opentelemetry import trace
 
 from gateway import telemetry
 from gateway.admission import Admission
+from gateway.errors import cause_of
 from gateway.ledger import Ledger
 from gateway.servicer.ask import ChatPrompt
 from gateway.servicer.live import LiveGenerations
@@ -133,4 +134,5 @@ def _log_line(request_id: str, generation: Generation, outcome: Outcome) -> None
         num_preemptions=outcome.num_preemptions,
         first_token_ms=None if first_token_s is None else round((first_token_s - progress.started_s) * 1000, 1),
         duration_ms=round((monotonic() - progress.started_s) * 1000, 1),
+        **cause_of(outcome.error),
     )

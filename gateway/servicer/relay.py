@@ -33,8 +33,9 @@ from gateway.servicer.outcome import Continued, Delta, Event, Outcome, Paused, S
 from gateway.servicer.served_models import ServedModel
 from gateway.tokenizer import OutputText
 
-# How long the engine may take to answer a cancellation, before the call is dropped and billed by what was received.
-CANCEL_PATIENCE_S = 1.0
+# How long the engine may take to answer a cancellation, before the call is dropped and billed by what was received. It
+# answers between two steps, and on a busy CPU a step can take seconds.
+CANCEL_PATIENCE_S = 5.0
 
 log = structlog.get_logger()
 

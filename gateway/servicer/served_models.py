@@ -1,8 +1,8 @@
 """The models that can be used now: which engine serves them, and their tokenizers.
 
-Follows each engine for as long as the gateway runs: connects, reads what it serves, notices when it is gone, reads
-again when it is back. A tokenizer is built off the event loop and kept while the model stays the same. Several engines
-may serve the same model; the one with the fewest open calls takes the next request.
+Follows each engine for as long as the gateway runs: connects, reads what it serves, notices when it is gone or turns a
+request away, reads again when it is back. A tokenizer is built off the event loop and kept while the model stays the
+same. Several engines may serve the same model; the one with the fewest open calls takes the next request.
 """
 
 import asyncio
@@ -14,10 +14,11 @@ import structlog
 from gateway.engine_client import EngineClient, ModelInfo
 from gateway.errors import (
     FieldViolation,
-    InternalError,
+    GatewayError,
     InvalidFieldError,
     ModelNotFoundError,
     NoEngineError,
+    cause_of,
 )
 from gateway.tokenizer import SpecialTokens, Tokenizer, UnusableTokenizerError
 
@@ -40,7 +41,7 @@ class ServedModel:
 class ServedModels:
     """All engines of one gateway. `changed` is called after an engine came or went."""
 
-    def __init__(self, engines: abc.Sequence[EngineClient], changed: abc.Callable[[], abc.Awaitable[None]]) -> None:
+    def __init__(self, engines: abc.Sequence[EngineClient], changed: abc.Callable[[], None]) -> None:
         self._engines = tuple(engines)
         self._changed = changed
         self._ready: dict[str, ServedModel] = {}
@@ -95,19 +96,21 @@ class ServedModels:
             except NoEngineError:
                 await asyncio.sleep(RETRY_S)
                 continue
-            except (InternalError, UnusableTokenizerError) as error:
-                log.error("engine cannot be used", address=engine.address, error=str(error))
+            # Whatever it answers: one engine must not take the others, and the gateway, with it.
+            except (GatewayError, UnusableTokenizerError) as error:
+                log.error("engine cannot be used", address=engine.address, error=str(error), **cause_of(error))
                 await asyncio.sleep(UNUSABLE_RETRY_S)
                 continue
             self._ready[engine.address] = self._last_known[engine.address] = model
             log.info("engine ready", address=engine.address, model=model.info.name)
-            await self._changed()
+            self._changed()
             await engine.until_lost()
             del self._ready[engine.address]
             log.warning("engine lost", address=engine.address, model=model.info.name)
-            await self._changed()
+            self._changed()
 
     async def _connect(self, engine: EngineClient) -> ServedModel:
+        await engine.require_open()
         info = await engine.model_info()
         known = self._last_known.get(engine.address)
         if known is not None and known.info == info:

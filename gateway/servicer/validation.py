@@ -5,7 +5,9 @@ template) is checked where the model is known.
 """
 
 import hashlib
+import itertools
 import uuid
+from collections import abc
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -26,7 +28,9 @@ from gateway.servicer.ask import (
     TokenPrompt,
 )
 
+MAX_VIOLATIONS = 32
 MAX_NAME_CHARS = 256
+MAX_CHAT_MESSAGES = 2048
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
 MAX_STOP_TOKEN_IDS = 64
@@ -54,7 +58,7 @@ class PromptMessage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Collects violations under a path, so that a caller learns of all of them at once."""
+    """Collects violations under a path, so that a caller learns of all of them at once, up to `MAX_VIOLATIONS`."""
 
     path: str
     violations: list[FieldViolation] = field(default_factory=list)
@@ -63,7 +67,7 @@ class Check:
         return Check(f"{self.path}.{name}" if self.path else name, self.violations)
 
     def require(self, ok: bool, description: str) -> None:
-        if not ok:
+        if not ok and len(self.violations) < MAX_VIOLATIONS:
             self.violations.append(FieldViolation(self.path, description))
 
     def within(self, value: Number, low: float, high: float, *, above_low: bool = False) -> Number:
@@ -104,7 +108,7 @@ def prompt_from_pb(message: PromptMessage, kind: str | None, check: Check) -> Pr
         return _chat(message.chat, check.at("chat"))
     if kind == "token_ids":
         check.at("token_ids.ids").require(len(message.token_ids.ids) > 0, "must not be empty")
-        return TokenPrompt(tuple(message.token_ids.ids))
+        return TokenPrompt(message.token_ids.ids)
     check.at("prompt").require(ok=False, description="set text, chat or token_ids")
     return TokenPrompt(())
 
@@ -127,12 +131,14 @@ def _request_id(text: str, check: Check) -> str:
 
 
 def _chat(chat: pb.ChatPrompt, check: Check) -> ChatPrompt:
-    check.at("messages").require(len(chat.messages) > 0, "must not be empty")
-    for index, message in enumerate(chat.messages):
+    num_messages = len(chat.messages)
+    check.at("messages").require(1 <= num_messages <= MAX_CHAT_MESSAGES, f"must have 1 to {MAX_CHAT_MESSAGES} entries")
+    messages = chat.messages[:MAX_CHAT_MESSAGES]  # a wire message can hold millions of empty ones
+    for index, message in enumerate(messages):
         role = check.at(f"messages[{index}].role")
         role.require(message.role in ROLES, f"must be one of {', '.join(sorted(ROLES))}")
     return ChatPrompt(
-        messages=tuple(ChatMessage(message.role, message.content) for message in chat.messages),
+        messages=tuple(ChatMessage(message.role, message.content) for message in messages),
         add_generation_prompt=chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True,
     )
 
@@ -166,8 +172,8 @@ def _stopping(options: pb.StoppingOptions, check: Check) -> StoppingAsk:
     ids.require(len(options.stop_token_ids) <= MAX_STOP_TOKEN_IDS, f"must have at most {MAX_STOP_TOKEN_IDS} entries")
     return StoppingAsk(
         max_output_tokens=max_output_tokens,
-        stop=tuple(options.stop),
-        stop_token_ids=tuple(options.stop_token_ids),
+        stop=tuple(options.stop[:MAX_STOP_STRINGS]),
+        stop_token_ids=tuple(options.stop_token_ids[:MAX_STOP_TOKEN_IDS]),
         ignore_eos=options.ignore_eos,
     )
 
@@ -188,22 +194,26 @@ def _admission(options: pb.AdmissionOptions, check: Check) -> AdmissionAsk:
     check.at("on_quota_exhausted").require(
         options.on_quota_exhausted in known_exhausted, "must be one of the actions that are defined"
     )
-    labels = check.at("labels")
-    labels.require(len(options.labels) <= MAX_LABELS, f"must have at most {MAX_LABELS} entries")
-    labels.require(
-        all(1 <= len(key) <= MAX_LABEL_KEY_CHARS for key in options.labels)
-        and all(len(value) <= MAX_LABEL_VALUE_CHARS for value in options.labels.values()),
-        f"keys must have 1 to {MAX_LABEL_KEY_CHARS} characters, values at most {MAX_LABEL_VALUE_CHARS}",
-    )
-    has_nul = any("\0" in text for pair in options.labels.items() for text in pair)
-    labels.require(not has_nul, "must not hold the NUL character")  # which Postgres cannot store
     wait = options.max_queue_wait if options.HasField("max_queue_wait") else None
     return AdmissionAsk(
         priority_class=options.priority_class,
         max_queue_wait_ns=None if wait is None else _wait_ns(wait, check.at("max_queue_wait")),
         is_partial_at_deadline=options.on_deadline == pb.DEADLINE_ACTION_PARTIAL,
-        labels=dict(options.labels),
+        labels=_labels(options.labels, check.at("labels")),
     )
+
+
+def _labels(labels: abc.Mapping[str, str], check: Check) -> dict[str, str]:
+    check.require(len(labels) <= MAX_LABELS, f"must have at most {MAX_LABELS} entries")
+    kept = dict(itertools.islice(labels.items(), MAX_LABELS))
+    check.require(
+        all(1 <= len(key) <= MAX_LABEL_KEY_CHARS for key in kept)
+        and all(len(value) <= MAX_LABEL_VALUE_CHARS for value in kept.values()),
+        f"keys must have 1 to {MAX_LABEL_KEY_CHARS} characters, values at most {MAX_LABEL_VALUE_CHARS}",
+    )
+    has_nul = any("\0" in text for pair in kept.items() for text in pair)
+    check.require(not has_nul, "must not hold the NUL character")  # which Postgres cannot store
+    return kept
 
 
 def _wait_ns(wait: Duration, check: Check) -> int:

@@ -17,7 +17,7 @@ from sqlalchemy.orm import selectinload
 
 from gateway.store.changes import CHANNEL
 from gateway.store.db import Database
-from gateway.store.errors import DatabaseUnavailableError, StoreError
+from gateway.store.errors import DatabaseUnavailableError
 from gateway.store.models import (
     ApiKeyRow,
     OrganizationRow,
@@ -26,9 +26,12 @@ from gateway.store.models import (
     QuotaPolicyRow,
     TeamRow,
 )
+from gateway.store.outage import DATABASE_ERRORS, Outage
 from gateway.store.snapshot import EMPTY_SNAPSHOT, ChangedRows, TenancySnapshot, advance
 
 POLL_INTERVAL_S = 2.0
+# Two polls and a bit: the snapshot's confirmation is older only while the database does not answer.
+STORE_LOST_AFTER_S = 5.0
 log = structlog.get_logger(__name__)
 
 
@@ -42,18 +45,13 @@ class TenancyCache:
         self._confirmed_at: float | None = None
         self._lock = asyncio.Lock()
         self._num_reads = 0
-        self._failure: StoreError | None = None
+        self._failure: Exception | None = None
         self._wake = asyncio.Event()
 
     @property
     def current(self) -> TenancySnapshot:
         """The newest snapshot; the empty one, of revision -1, until the first refresh has succeeded."""
         return self._snapshot
-
-    @property
-    def confirmed_at(self) -> float | None:
-        """The clock's time at which `current` was last known to be the newest, None before the first refresh."""
-        return self._confirmed_at
 
     def staleness_s(self) -> float:
         """Seconds since `current` was known to be the newest; infinite before the first refresh."""
@@ -73,8 +71,11 @@ class TenancyCache:
             self._num_reads += 1
             try:
                 await self._read()
-            except StoreError as error:
+            except DATABASE_ERRORS as error:
                 self._failure = error
+                raise
+            except BaseException:
+                self._num_reads -= 1  # cancelled: it served nobody
                 raise
             self._failure = None
             return self._snapshot
@@ -86,24 +87,28 @@ class TenancyCache:
             tasks.create_task(self._listen())
 
     async def _poll(self) -> None:
+        outage = Outage("policy refresh failed")
         while True:
             self._wake.clear()
             try:
                 await self.refresh()
-            except StoreError as error:
-                log.warning("policy refresh failed", error=str(error), staleness_s=self.staleness_s())
+                outage.end()
+            except DATABASE_ERRORS as error:
+                outage.note(error, staleness_s=self.staleness_s())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), POLL_INTERVAL_S)
 
     async def _listen(self) -> None:
         """Wakes the poll at each notice. While there is no connection, the poll alone keeps its two seconds."""
+        outage = Outage("policy notices are off")
         while True:
             try:
                 async with self._database.listener(CHANNEL, self._wake.set) as closed:
+                    outage.end()
                     self._wake.set()  # what was announced before this connection was missed
                     await closed.wait()
-            except StoreError as error:
-                log.info("policy notices are off", error=str(error))
+            except DATABASE_ERRORS as error:
+                outage.note(error)
             await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _read(self) -> None:

@@ -26,11 +26,17 @@ from gateway.store.errors import (
 
 MINIMUM_SERVER_VERSION = 15  # UNIQUE NULLS NOT DISTINCT
 _SCHEMES = ("postgresql", "postgres", "postgresql+asyncpg")
-# Nothing is wrong with the statement: classes 08 (connection), 28 (login), 3D (no such database), 40 (deadlock), 53
-# (resources), 57 (shutdown, timeout), an idle transaction's end and a lock timeout.
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
-_UNAVAILABLE = ("08", "25P03", "28", "3D", "40", "53", "55P03", "57")
 _DATA_EXCEPTION = "22"  # a NUL in a text, a number out of range
+_OUR_BUG = "42"  # syntax error or access rule violation
+_NO_RIGHT = "42501"  # the one of them that an administrator causes and mends
+_CONNECTING_ERRORS = (
+    PoolTimeoutError,
+    OSError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +149,26 @@ def require_supported(server_version_num: int) -> None:
 
 @asynccontextmanager
 async def translated_errors() -> AsyncIterator[None]:
-    """Driver and pool errors leave as store errors; a bug of ours (a bad statement) leaves as it is."""
+    """Driver and pool errors leave as store errors; a bug of ours (a bad statement) leaves as it is.
+
+    A server refuses statements that are right for more reasons than can be listed: it is read-only after a failover,
+    has an error on its disk, lost a right. Whatever is not said of the statement or its values is unavailability.
+    """
     try:
         yield
-    except (TimeoutError, PoolTimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except _CONNECTING_ERRORS as error:
         # From a connection that is just being made; what a statement meets arrives as a DBAPIError.
         raise DatabaseUnavailableError(_reason(error)) from error
     except IntegrityError as error:
         raise InvalidValueError(violated_constraint(error) or "row", "refused by the schema") from error
     except DBAPIError as error:
         state = _sqlstate(error)
-        if error.connection_invalidated or state.startswith(_UNAVAILABLE):
-            raise DatabaseUnavailableError(_reason(error)) from error
         if state.startswith(_DATA_EXCEPTION):
             raise InvalidValueError("value", "cannot be stored") from error
-        raise
+        is_bug = not state or (state.startswith(_OUR_BUG) and state != _NO_RIGHT)
+        if is_bug and not error.connection_invalidated:
+            raise
+        raise DatabaseUnavailableError(_reason(error)) from error
 
 
 def violated_constraint(error: SQLAlchemyError) -> str | None:

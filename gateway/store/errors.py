@@ -5,6 +5,7 @@ StoreError
 ├── AlreadyExistsError         the name or the scope is taken
 ├── StoreConflictError         the etag is not the resource's current one
 ├── RequestIdReusedError       the request id was used for another request
+├── LastPlatformKeyError       without the key nobody could administrate
 ├── InvalidValueError          a value that a constraint of the schema refuses
 ├── DatabaseUnavailableError   no answer in time; the same call may succeed later
 ├── DatabaseUrlError           the URL cannot be used
@@ -48,6 +49,14 @@ class RequestIdReusedError(StoreError):
     def __init__(self, request_id: str) -> None:
         super().__init__(f"request id {request_id} was already used for a different request")
         self.request_id = request_id
+
+
+class LastPlatformKeyError(StoreError):
+    """The key is the only platform key that can still be used."""
+
+    def __init__(self, public_id: str) -> None:
+        super().__init__(f"apiKeys/{public_id} is the last platform key that can be used: make another one first")
+        self.public_id = public_id
 
 
 class InvalidValueError(StoreError):

@@ -12,7 +12,7 @@ from gateway.store.audit import document_of
 from gateway.store.changes import Change, Changed, ChangeTransaction, open_change
 from gateway.store.db import Database
 from gateway.store.enums import KeyScope
-from gateway.store.errors import AlreadyExistsError, InvalidValueError
+from gateway.store.errors import AlreadyExistsError, InvalidValueError, LastPlatformKeyError
 from gateway.store.models import ApiKeyRow, ApiKeySecretRow, TeamRow
 from gateway.store.paths import key_at, keys_with_paths, organization_at, team_at
 from gateway.store.priority_classes import require_classes
@@ -56,17 +56,19 @@ async def get_key(database: Database, path: ResourcePath) -> ApiKey:
 
 
 async def list_keys(database: Database, parent: ResourcePath, page: Page) -> list[ApiKey]:
-    """One page of the keys of a team, of all teams (`-`) of one or of all organizations; never platform keys.
+    """One page of the keys of a team, of all teams (`-`) of one or of all organizations; or of the platform's keys.
 
-    Raises NotFoundError for a parent that does not exist.
+    The latter are below no organization: `parent` has none. Raises NotFoundError for a parent that does not exist.
     """
-    query = keys_with_paths().where(ApiKeyRow.team_id.is_not(None)).order_by(ApiKeyRow.id).limit(page.size)
+    query = keys_with_paths().order_by(ApiKeyRow.id).limit(page.size)
+    is_platform = parent.organization is None
+    query = query.where(ApiKeyRow.team_id.is_(None) if is_platform else ApiKeyRow.team_id.is_not(None))
     if page.after is not None:
         query = query.where(ApiKeyRow.id > page.after)
     async with database.session() as session:
-        if parent.organization != ANY:
+        if parent.organization not in (ANY, None):
             query = query.where(ApiKeyRow.org_id == (await organization_at(session, parent)).id)
-        if parent.team != ANY:
+        if parent.team not in (ANY, None):
             query = query.where(ApiKeyRow.team_id.in_(select(TeamRow.id).where(TeamRow.slug == parent.team)))
             if parent.organization != ANY:
                 await team_at(session, parent)
@@ -100,12 +102,14 @@ async def update_key(database: Database, change: Change, path: ResourcePath, edi
 async def revoke_key(database: Database, change: Change, path: ResourcePath, reason: str) -> ApiKey:
     """The key is revoked, for good. A key that was revoked before keeps its time and reason.
 
-    Raises NotFoundError, StoreConflictError.
+    Raises NotFoundError, StoreConflictError, RequestIdReusedError, LastPlatformKeyError.
     """
     async with open_change(database, change) as tx:
         row = await key_at(tx.session, path)
-        if row.revoked_at is not None:
+        if await tx.find_replayed() is not None or row.revoked_at is not None:
             return _record(row, path)
+        if row.team_id is None:
+            await _require_another_platform_key(tx, row)
         tx.require_etag(path.name, etag_of(row.revision))
         row.revoked_at, row.revoke_reason = tx.now, reason
         row.revision, row.updated_at = tx.revision, tx.now
@@ -122,6 +126,18 @@ async def touch_last_used(database: Database, key_ids: Collection[UUID]) -> None
         await session.execute(
             update(ApiKeyRow).where(ApiKeyRow.id.in_(rows.scalar_subquery())).values(last_used_at=func.now())
         )
+
+
+async def _require_another_platform_key(tx: ChangeTransaction, row: ApiKeyRow) -> None:
+    """Somebody can still administrate when the key is gone: changes come one at a time, so two cannot take turns."""
+    others = select(ApiKeyRow.id).where(
+        ApiKeyRow.team_id.is_(None),
+        ApiKeyRow.id != row.id,
+        ApiKeyRow.revoked_at.is_(None),
+        ApiKeyRow.expires_at.is_(None) | (ApiKeyRow.expires_at > tx.now),
+    )
+    if not await tx.session.scalar(select(others.exists())):
+        raise LastPlatformKeyError(row.public_id)
 
 
 async def _require_grants(tx: ChangeTransaction, team: TeamRow | None, settings: ApiKeySettings) -> None:

@@ -64,7 +64,7 @@ class Organization:
 
 @dataclass(frozen=True, slots=True)
 class TeamSettings:
-    """`class_grants` are the classes that keys may ask for; the default class is always among them once stored."""
+    """`class_grants` are the classes that keys may ask for, beside the default one, which they always may."""
 
     display_name: str = ""
     state: State = State.ACTIVE

@@ -42,11 +42,6 @@ class OutputText:
         self._decoder = TextDecoder(tokenizer.token_bytes, hidden_token_ids)
         self._finder = StopStringFinder(stop_strings) if stop_strings else None
 
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop string was completed."""
-        return self._finder is not None and self._finder.found
-
     def push(self, token_ids: abc.Sequence[int]) -> TextDelta:
         """What these tokens add. After a stop string nothing is added, and no token counts."""
         if self._finder is None:

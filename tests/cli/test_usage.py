@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.cli.errors import UsageError
-from gateway.cli.keys import NEVER, parse_expiry
+from gateway.api_key import NEVER_EXPIRES
+from gateway.cli.keys import parse_expiry
 from tests.cli.command_line import CommandLine
 
 
@@ -44,6 +45,6 @@ def test_expiry_is_a_length_a_day_or_never():
 
     assert parse_expiry("90d", now).ToDatetime(tzinfo=UTC) == datetime(2026, 4, 1, 12, tzinfo=UTC)
     assert parse_expiry("2027-01-31", now).ToDatetime(tzinfo=UTC) == datetime(2027, 1, 31, tzinfo=UTC)
-    assert parse_expiry("never", now).ToDatetime(tzinfo=UTC) == NEVER
+    assert parse_expiry("never", now).ToDatetime(tzinfo=UTC) == NEVER_EXPIRES
     with pytest.raises(UsageError):
         parse_expiry("2027-02-31", now)

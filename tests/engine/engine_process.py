@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections import abc
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from engine.settings import ENV_PREFIX
 ROOT = Path(__file__).parents[2]
 START_S = 90.0  # importing torch and loading the model on a busy machine
 END_S = 30.0
+WATCH_S = 2.0
+RECONNECT_QUICKLY = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
 
 
 @dataclass(frozen=True)
@@ -36,17 +39,25 @@ class EngineProcess:
 
     def wait_until_serving(self) -> None:
         """Returns once health says SERVING. AssertionError, with the log, if the process ends first."""
-        with grpc.insecure_channel(self.target) as channel:
-            watch = health_pb2_grpc.HealthStub(channel).Watch
-            try:
-                for response in watch(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=START_S):
-                    if response.status == health_pb2.HealthCheckResponse.SERVING:
-                        return
-            except grpc.RpcError as error:
-                raise AssertionError(f"{error}\n{self.log}") from error
+        with grpc.insecure_channel(self.target, RECONNECT_QUICKLY) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            give_up_at = time.monotonic() + START_S
+            while self.process.poll() is None and time.monotonic() < give_up_at:
+                if is_serving(stub):
+                    return
+        raise AssertionError(f"the engine does not serve\n{self.log}")
 
     def exit_code(self) -> int:
         return self.process.wait(END_S)
+
+
+def is_serving(stub: health_pb2_grpc.HealthStub) -> bool:
+    """Watches for a while."""
+    with contextlib.suppress(grpc.RpcError):
+        for response in stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=WATCH_S):
+            if response.status == health_pb2.HealthCheckResponse.SERVING:
+                return True
+    return False
 
 
 def clean_environ(**variables: str) -> dict[str, str]:

@@ -64,9 +64,10 @@ async def play(client: Client, name: str, tmp_path: Path) -> Answer:
     """One client's life; the answer holds what it received."""
     async with connected(tmp_path) as channel:
         answer = generate(engine_pb2_grpc.EngineServiceStub(channel), start(name, **client.request_fields))
-        has_acted = False
-        while (message := await answer.read()) is not None:
-            if message.preempted.reason == pb.PAUSE_REASON_QUOTA:
+        has_acted, has_granted = False, client.grant is None
+        while await answer.read() is not None:
+            if not has_granted and len(answer.token_ids) >= client.grant:
+                has_granted = True
                 answer.write(pb.GenerateRequest(grant=pb.Grant(max_output_tokens=client.max_output_tokens)))
             if not has_acted and len(answer.token_ids) >= client.act_after:
                 has_acted = True

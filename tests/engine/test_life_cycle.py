@@ -13,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenflow.engine.v1 import engine_pb2_grpc
-from tests.engine.engine_process import END_S, ROOT, START_S, EngineProcess, clean_environ, engine_process
+from tests.engine.engine_process import END_S, ROOT, START_S, EngineProcess, clean_environ, engine_process, is_serving
 from tests.engine.wire import expected_tokens, generate, refusal, start, until_blocks_are_free
 
 FAKE = "tests.engine.fake_process"
@@ -164,7 +164,8 @@ def test_engine_ends_with_its_parent_if_it_is_told_to(tmp_path, stays):
         parent.kill()
         parent.wait()
         if stays:
-            EngineProcess(parent, tmp_path / "e.sock", log_path).wait_until_serving()
+            with grpc.insecure_channel(f"unix:{tmp_path}/e.sock") as channel:
+                assert is_serving(health_pb2_grpc.HealthStub(channel))
         else:
             engine.wait(END_S)
     finally:

@@ -138,6 +138,14 @@ async def test_request_that_waits_too_long_ends_without_a_step(stub, runner):
         assert (await answer.to_end()).reason == "LENGTH"
 
 
+async def test_deadline_may_be_further_away_than_any_clock_goes(stub):
+    answer = generate(stub, start("a", grant_output_tokens=1, deadline_ns=2**63 - 1, max_queue_wait_ns=2**63 - 1))
+    await answer.until("preempted")
+    await stub.GetStats(pb.GetStatsRequest())
+    answer.write(pb.GenerateRequest(grant=pb.Grant(max_output_tokens=9)))
+    assert (await answer.to_end()).reason == "LENGTH"
+
+
 async def test_idle_engine_wakes_for_a_deadline(stub):
     answer = generate(stub, start("a", grant_output_tokens=1, max_output_tokens=9, deadline_ns=50_000_000))
     assert (await answer.to_end()).reason == "DEADLINE"

@@ -9,10 +9,17 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from gateway.servicer import relay
 from gateway.store.db import Database
 from gateway.telemetry import Telemetry
 from tests.gateway.fake_engine import FakeEngine
 from tests.gateway.world import Tenant, World
+
+
+@pytest.fixture(autouse=True)
+def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts that answer no cancellation are given up soon."""
+    monkeypatch.setattr(relay, "CANCEL_PATIENCE_S", 0.1)
 
 
 @pytest.fixture

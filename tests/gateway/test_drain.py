@@ -7,7 +7,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.server import GENERATION_SERVICE
 from tests.gateway.fake_engine import FakeCall, begun
-from tests.gateway.test_settlement import usage_rows
 from tests.gateway.world import Tenant, World, refused
 
 
@@ -47,7 +46,7 @@ async def test_fifty_streams_finish_and_new_ones_are_refused_while_draining(worl
     assert late.trailers["grpc-retry-pushback-ms"] == "0"
     assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
     assert set(ends) == {("abcdef", "finish")}
-    rows = await usage_rows(world)
+    rows = await world.usage_rows()
     assert len(rows) == 50
     assert {row["output_tokens"] for row in rows} == {6}
 
@@ -68,7 +67,7 @@ async def test_what_does_not_finish_in_time_ends_with_draining_and_is_billed(clo
     await draining
 
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.UNAVAILABLE, "DRAINING")
-    (row,) = await usage_rows(world)
+    (row,) = await world.usage_rows()
     assert (row["output_tokens"], row["source"]) == (3, "ENGINE")
     assert world.book.num_reservations == 0
 
@@ -79,4 +78,4 @@ async def test_usage_is_in_the_ledger_when_the_drain_is_over(world: World, tenan
     await world.live.drain()
 
     assert world.ledger.num_waiting == 0
-    assert len(await usage_rows(world)) == len(answers)
+    assert len(await world.usage_rows()) == len(answers)

@@ -4,6 +4,7 @@ import asyncio
 
 import grpc
 import pytest
+import structlog
 
 from evenflow.engine.v1 import engine_pb2
 from evenflow.inference.v1 import generation_pb2 as pb
@@ -12,7 +13,7 @@ from gateway.store.enums import Dimension, State
 from gateway.store.organizations import update_organization
 from gateway.store.records import ApiKeySettings, OrganizationSettings, QuotaLimit, ResourcePath, TeamSettings
 from gateway.store.teams import update_team
-from tests.gateway.fake_engine import CONTEXT_TOKENS, MAX_REQUEST_TOKENS, FakeCall, begun, deaf, stalled
+from tests.gateway.fake_engine import CONTEXT_TOKENS, MAX_REQUEST_TOKENS, FakeCall, Script, begun, deaf, stalled
 from tests.gateway.world import CHANGE, Tenant, World, eventually, refused
 
 REQUESTS = QuotaLimit(Dimension.REQUESTS, 60, 60_000, 1)
@@ -264,16 +265,45 @@ async def test_the_same_request_id_while_it_runs(world: World, tenant: Tenant) -
     after.cancel()
 
 
-async def test_a_failure_of_the_engine_on_one_request(world: World, tenant: Tenant) -> None:
-    async def script(call: FakeCall) -> None:
-        await call.accept()
-        await call.finish(engine_pb2.FINISH_REASON_ERROR, error="the model produced no number")
+async def fail_on_the_request(call: FakeCall) -> None:
+    await call.accept()
+    await call.finish(engine_pb2.FINISH_REASON_ERROR, error="secret of the engine")
 
+
+async def fail_in_the_servicer(call: FakeCall) -> None:
+    raise LookupError("secret of the engine")
+
+
+async def refuse_as_known(call: FakeCall) -> None:
+    await call.refuse(grpc.StatusCode.ALREADY_EXISTS, "DUPLICATE_GENERATION", "secret of the engine")
+
+
+async def refuse_the_version(call: FakeCall) -> None:
+    await call.refuse(grpc.StatusCode.FAILED_PRECONDITION, "PROTOCOL_VERSION", "secret of the engine")
+
+
+@pytest.mark.parametrize("script", [fail_on_the_request, fail_in_the_servicer, refuse_as_known, refuse_the_version])
+async def test_what_the_engine_says_of_its_failure_is_in_the_log_and_nowhere_else(
+    world: World, tenant: Tenant, script: Script
+) -> None:
     world.engine.script = script
-    refusal = await refused(tenant.stream())
+    with structlog.testing.capture_logs() as lines:
+        refusal = await refused(tenant.stream())
 
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.INTERNAL, "INTERNAL")
-    assert refusal.message == "the model produced no number"
+    assert refusal.message == "internal error"
+    assert refusal.request.request_id
+    assert not any(b"secret" in value for value in refusal.trailers.values() if isinstance(value, bytes))
+    (line,) = (line for line in lines if line["event"] == "request finished")
+    assert "secret of the engine" in line["cause"]
+
+
+async def test_a_deadline_beyond_all_reckoning_is_no_deadline(world: World, tenant: Tenant) -> None:
+    longest_s = 99_999_999 * 3600.0  # the largest value that `grpc-timeout` can have
+
+    answer = await tenant.generate(timeout=longest_s)
+
+    assert answer.outputs[0].text == "hello"
 
 
 async def test_a_bug_is_told_by_its_request_id_only(

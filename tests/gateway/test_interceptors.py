@@ -50,6 +50,24 @@ async def test_health_and_reflection_need_no_key_and_everything_else_does(world:
     assert {refusal.info.reason for refusal in refusals.values()} == {"CREDENTIAL_INVALID"}
 
 
+async def test_a_watcher_of_health_hears_of_each_change(world: World, tenant: Tenant) -> None:
+    watch = health_pb2_grpc.HealthStub(tenant.channel).Watch(health_pb2.HealthCheckRequest(service=GENERATION_SERVICE))
+    unknown = health_pb2_grpc.HealthStub(tenant.channel).Watch(health_pb2.HealthCheckRequest(service="nobody"))
+    statuses = [(await watch.read()).status]
+    await world.engine.stop()
+    statuses.append((await watch.read()).status)
+    await world.engine.start()
+    statuses.append((await watch.read()).status)
+
+    answers = health_pb2.HealthCheckResponse
+    assert statuses == [answers.SERVING, answers.NOT_SERVING, answers.SERVING]
+    assert (await unknown.read()).status == answers.SERVICE_UNKNOWN
+    absent = await refused(
+        health_pb2_grpc.HealthStub(tenant.channel).Check(health_pb2.HealthCheckRequest(service="nobody"))
+    )
+    assert absent.code is grpc.StatusCode.NOT_FOUND
+
+
 async def test_a_service_that_nobody_put_on_the_list_is_refused(
     world: World, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

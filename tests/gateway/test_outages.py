@@ -20,7 +20,6 @@ from gateway.store.records import ResourcePath
 from gateway.store.usage import UsageEvent, insert_usage
 from tests.gateway.fake_engine import FakeEngine, begun
 from tests.gateway.postgres_proxy import PostgresProxy
-from tests.gateway.test_settlement import usage_rows
 from tests.gateway.world import Tenant, World, eventually, refused
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -60,7 +59,7 @@ async def test_a_known_key_works_without_postgres_and_the_usage_is_written_after
     await eventually(lambda: proxied.ledger.num_waiting == 3)
     await proxy.open()
 
-    rows = await usage_rows(proxied)
+    rows = await proxied.usage_rows()
     assert {str(row["generation_id"]) for row in rows} == {answer.generation_id for answer in answers}
 
 
@@ -80,6 +79,122 @@ async def test_an_unknown_key_cannot_be_checked_without_postgres_and_is_never_ca
     assert (during.code, during.info.reason) == (grpc.StatusCode.UNAVAILABLE, "AUTH_STORE_UNAVAILABLE")
     assert during.retry is not None
     assert (after.code, after.info.reason) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_INVALID")
+
+
+@pytest.mark.parametrize("node", [ResourcePath("acme"), ResourcePath("acme", "search")])
+async def test_a_tenant_that_fails_closed_is_served_only_while_postgres_confirms_its_keys(
+    proxied: World, proxy: PostgresProxy, node: ResourcePath
+) -> None:
+    world, clock = proxied, Clock()
+    world.cache._clock = clock
+    closed, stale = await world.tenant(), await world.tenant("other")
+    await world.policy(node, QuotaPolicySettings(on_store_loss=StoreLossAction.FAIL_CLOSED))
+    assert await closed.generate()
+    await proxy.shut()
+
+    clock.offset_s = STORE_LOST_AFTER_S + 1.0
+    during = await refused(closed.generate())
+    assert await stale.generate()
+    await proxy.open()
+    await world.cache.refresh()
+
+    assert (during.code, during.info.reason) == (grpc.StatusCode.UNAVAILABLE, "AUTH_STORE_UNAVAILABLE")
+    assert during.retry is not None
+    assert await closed.generate()
+
+
+async def test_a_key_whose_policy_fails_closed_is_not_served_from_a_stale_snapshot(
+    proxied: World, proxy: PostgresProxy
+) -> None:
+    world, clock = proxied, Clock()
+    world.cache._clock = clock
+    closed = await world.tenant()
+    other = await world.key(closed.path, closed.organization_id, closed.team_id)
+    settings = QuotaPolicySettings(weight=None, on_store_loss=StoreLossAction.FAIL_CLOSED)
+    await create_quota_policy(world.database, CHANGE, closed.path, "default", settings)
+    await world.cache.refresh()
+    await proxy.shut()
+
+    clock.offset_s = STORE_LOST_AFTER_S + 1.0
+
+    assert (await refused(closed.generate())).info.reason == "AUTH_STORE_UNAVAILABLE"
+    assert await other.generate()
+
+
+async def test_a_stale_snapshot_serves_up_to_a_bound(closed_world: World, proxy: PostgresProxy) -> None:
+    world, clock = closed_world, Clock()
+    world.database_url = proxy.url
+    world.options["auth_stale_max_s"] = 60.0
+    await world.open()
+    await world.serving()
+    world.cache._clock = clock
+    tenant = await world.tenant()
+    await proxy.shut()
+
+    clock.offset_s = 50.0
+    assert await tenant.generate()
+    clock.offset_s = 61.0
+    refusal = await refused(tenant.generate())
+
+    assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.UNAVAILABLE, "AUTH_STORE_UNAVAILABLE")
+    assert refusal.retry is not None
+
+
+class Clock:
+    """The time of day of a test."""
+
+    offset_s = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.offset_s
+
+
+@pytest.mark.parametrize(
+    ("breaks", "mends"),
+    [
+        # What a standby answers after a failover, by the default that sessions begin with.
+        ("ALTER DATABASE {name} SET default_transaction_read_only = on", "ALTER DATABASE {name} RESET ALL"),
+        ("ALTER TABLE usage_event RENAME TO gone", "ALTER TABLE gone RENAME TO usage_event"),
+        (
+            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE EXCEPTION 'disk' USING ERRCODE = 'XX000'; END $$;"
+            "CREATE TRIGGER fail BEFORE INSERT ON usage_event_default FOR EACH ROW EXECUTE FUNCTION fail();"
+            "CREATE TRIGGER fail BEFORE UPDATE ON api_key FOR EACH ROW EXECUTE FUNCTION fail()",
+            "DROP FUNCTION fail CASCADE",
+        ),
+    ],
+)
+async def test_usage_survives_a_database_that_refuses_to_write(
+    closed_world: World, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch, breaks: str, mends: str
+) -> None:
+    world, closed_world.database_url = closed_world, proxy.url
+    monkeypatch.setattr(ledger, "RETRY_S", 0.01)
+    monkeypatch.setattr(usage, "DEFAULT_DAYS_AHEAD", 0)
+    await world.open()
+    await world.serving()
+    tenant = await world.tenant()
+    name = urlsplit(world.database_url).path.strip("/")
+    with structlog.testing.capture_logs() as lines:
+        await execute(world.database, breaks.format(name=name))
+        await proxy.shut()  # what is set for a database holds for new sessions
+        await proxy.open()
+        answers = [await tenant.generate() for _ in range(3)]
+        await world.live._last_used.flush()
+        await eventually(lambda: told(lines, "usage waits for the database"))
+        num_attempts = await attempts(world, 3)
+        await execute(
+            world.database, "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE; " + mends.format(name=name)
+        )
+        await proxy.shut()
+        await proxy.open()
+        rows = await world.usage_rows()
+
+    assert {str(row["generation_id"]) for row in rows} == {answer.generation_id for answer in answers}
+    assert num_attempts >= 3
+    assert (
+        len(told(lines, "usage waits for the database")) <= 2
+    )  # once for the refusals, once for the broken connection
+    assert world.is_running
 
 
 async def test_administration_is_unavailable_without_postgres(proxied: World, proxy: PostgresProxy) -> None:
@@ -215,15 +330,15 @@ async def test_usage_that_was_written_before_the_connection_broke_is_not_written
     monkeypatch.setattr(ledger, "insert_usage", lose_the_answer)
     await tenant.generate()
 
-    assert len(await usage_rows(world)) == 1
+    assert len(await world.usage_rows()) == 1
     assert num_attempts == 2
 
 
 async def test_an_event_that_cannot_be_stored_does_not_keep_the_others_out(world: World, tenant: Tenant) -> None:
     await tenant.generate()
-    (row,) = await usage_rows(world)
+    (row,) = await world.usage_rows()
     event = UsageEvent(**{name: row[name] for name in UsageEvent.__slots__})
     world.ledger.record(replace(event, generation_id=uuid4()))  # no UUIDv7: it has no day
     await tenant.generate()
 
-    assert len(await usage_rows(world)) == 2
+    assert len(await world.usage_rows()) == 2

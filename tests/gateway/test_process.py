@@ -18,7 +18,6 @@ from gateway.server import Gateway
 from gateway.settings import load_settings
 from gateway.telemetry import Telemetry
 from tests.gateway.fake_engine import FakeCall, FakeEngine
-from tests.gateway.test_settlement import usage_rows
 from tests.gateway.world import PEPPER, World, make_spec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +92,7 @@ async def test_sigterm_lets_the_running_stream_finish_writes_the_ledger_and_exit
 
     assert code == 0
     assert messages[-1].finish.usage.output_tokens == 3
-    assert len(await usage_rows(world)) == 1
+    assert len(await world.usage_rows()) == 1
 
 
 async def _rest(stream):

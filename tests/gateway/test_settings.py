@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.server.listener import MAX_SOCKET_PATH_BYTES as engine_limit  # noqa: N811 - one of three of that name
+from gateway.embedded.socket_directory import MAX_SOCKET_PATH_BYTES as database_limit  # noqa: N811
 from gateway.errors import SettingsError
-from gateway.settings import check_environment, load_settings, read_pepper
+from gateway.settings import MAX_UNIX_PATH_BYTES, check_environment, load_settings, read_pepper
 
 GOOD = {"engine": "unix:/run/engine.sock", "database_url": "postgresql://u@h/d"}
 
@@ -48,7 +50,8 @@ def test_settings_cannot_be_changed_and_do_not_print_secrets() -> None:
         ({"engine": "localhost:1"}, "--engine"),
         ({"engine": "unix:"}, "--engine"),
         ({"engine": "unix:/a,unix:/a"}, "--engine"),
-        ({"engine": "unix:/" + "x" * 107}, "--engine"),
+        ({"engine": "unix:/" + "x" * 106}, "--engine"),
+        ({"auth_stale_max_s": 1}, "--auth-stale-max-s"),
         ({"listen": "nowhere"}, "--listen"),
         ({"listen": "h:70000"}, "--listen"),
         ({"drain_grace_s": -1}, "--drain-grace-s"),
@@ -62,6 +65,13 @@ def test_a_bad_setting_is_named_on_one_line(flags: dict, name: str) -> None:
 
     assert str(refusal.value).startswith(f"{name}:")
     assert "\n" not in str(refusal.value)
+
+
+def test_all_parts_agree_on_how_long_a_socket_path_may_be() -> None:
+    longest = "/" + "x" * 105
+
+    assert load_settings(**{**GOOD, "engine": f"unix:{longest}"}).engine == (f"unix:{longest}",)
+    assert len(longest) == MAX_UNIX_PATH_BYTES == engine_limit == database_limit
 
 
 def test_a_bad_value_in_the_environment_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:

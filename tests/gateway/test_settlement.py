@@ -10,7 +10,6 @@ from contextlib import aclosing
 
 import grpc
 import pytest
-from sqlalchemy import text
 
 from evenflow.engine.v1 import engine_pb2
 from evenflow.inference.v1 import generation_pb2 as pb
@@ -26,13 +25,6 @@ from tests.gateway.world import Tenant, World, eventually, make_spec, refused
 DAY_MS = 86_400_000
 TOKENS = QuotaLimit(Dimension.TOTAL_TOKENS, 100, DAY_MS, 100)
 CONCURRENCY = QuotaLimit(Dimension.CONCURRENCY, 4, None, None)
-
-
-async def usage_rows(world: World) -> list:
-    await world.settled()
-    async with world.database.session() as session:
-        rows = await session.execute(text("SELECT * FROM usage_event ORDER BY generation_id"))
-        return list(rows.mappings())
 
 
 async def silent(call: FakeCall) -> None:
@@ -142,7 +134,7 @@ async def test_a_cancellation_at_any_await_settles_once(
     assert num_points >= 3
     assert set(ends.values()) <= {1}
     assert world.book.num_reservations == 0
-    assert len(await usage_rows(world)) == len(ends)
+    assert len(await world.usage_rows()) == len(ends)
     await eventually(lambda: all(call.ended.is_set() for call in world.engine.calls))
 
 
@@ -151,7 +143,7 @@ async def test_a_finished_request_is_in_the_ledger_with_its_counts_and_no_text(w
     admission = pb.AdmissionOptions(labels={"project": "tea"})
     response = await tenant.generate(request_id=request_id, admission=admission)
 
-    (row,) = await usage_rows(world)
+    (row,) = await world.usage_rows()
     assert str(row["generation_id"]) == response.generation_id
     assert (row["organization_id"], row["team_id"]) == (tenant.organization_id, tenant.team_id)
     assert (row["key_id"], row["model"], row["priority_class"]) == (tenant.key_id, "bytes", "default")
@@ -159,7 +151,7 @@ async def test_a_finished_request_is_in_the_ledger_with_its_counts_and_no_text(w
     assert (row["finish_reason"], row["source"], row["request_id"]) == ("STOP", "ENGINE", request_id)
     assert row["labels"] == {"project": "tea"}
     assert row["queue_ns"] == 1_000_000
-    assert "hello" not in str(dict(row))
+    assert "hello" not in str(row)
 
 
 async def test_what_was_not_used_is_free_again(world: World) -> None:
@@ -187,7 +179,7 @@ async def test_a_client_that_cancels_pays_for_what_was_sampled(world: World) -> 
     await stream.read()
     stream.cancel()
 
-    (row,) = await usage_rows(world)
+    (row,) = await world.usage_rows()
     assert (row["output_tokens"], row["finish_reason"], row["source"]) == (5, "CANCELLED", "ENGINE")
     assert world.book.num_reservations == 0
 
@@ -201,7 +193,7 @@ async def test_an_engine_that_answers_no_cancellation_is_billed_by_what_was_rece
     await stream.read()
     stream.cancel()
 
-    (row,) = await usage_rows(world)
+    (row,) = await world.usage_rows()
     assert (row["input_tokens"], row["output_tokens"], row["source"]) == (2, 3, "GATEWAY")
     assert (await world.engine.call()).is_aborted
 
@@ -214,7 +206,7 @@ async def test_a_request_that_never_began_is_billed_nothing(world: World, tenant
     world.engine.script = script
     await refused(tenant.generate())
 
-    (row,) = await usage_rows(world)
+    (row,) = await world.usage_rows()
     assert (row["input_tokens"], row["billed_tokens"], row["finish_reason"]) == (0, 0, "QUEUE_TIMEOUT")
 
 
@@ -229,7 +221,7 @@ async def test_an_engine_lost_in_the_middle_is_unavailable_and_bills_what_arrive
 
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.UNAVAILABLE, "ENGINE_LOST")
     assert refusal.retry is not None
-    (row,) = await usage_rows(world)
+    (row,) = await world.usage_rows()
     assert (row["output_tokens"], row["finish_reason"], row["source"]) == (3, "ERROR", "GATEWAY")
 
 
@@ -278,7 +270,7 @@ async def test_callers_that_try_again_and_again_get_the_limit_and_no_more(world:
     billed = sum(await asyncio.gather(*(insist() for _ in range(25))))
 
     assert 92 <= billed <= 100
-    assert sum(row["billed_tokens"] for row in await usage_rows(world)) == billed
+    assert sum(row["billed_tokens"] for row in await world.usage_rows()) == billed
 
 
 async def test_a_thousand_client_timeouts_leak_no_slot_no_call_and_no_descriptor(world: World) -> None:
@@ -311,4 +303,4 @@ async def test_a_unary_client_that_disconnects_stops_the_engine(world: World, te
     await engine_call.ended.wait()
     with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
         await call
-    assert len(await usage_rows(world)) == 1
+    assert len(await world.usage_rows()) == 1

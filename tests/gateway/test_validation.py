@@ -130,6 +130,19 @@ async def test_hundreds_of_violations_still_fit_the_answer(tenant: Tenant) -> No
     assert refusal.fields[:2] == ["spec.chat.messages[0].role", "spec.chat.messages[1].role"]
 
 
+async def test_millions_of_empty_entries_are_refused_without_being_walked_over(tenant: Tenant) -> None:
+    crowd = pb.ChatPrompt.FromString(b"\x0a\x00" * 2_000_000)
+    many = pb.TokenPrompt(ids=[1] * 2_000_000)
+    messages = await refused(tenant.generate(chat=crowd))
+    ids = await refused(tenant.generate(token_ids=many))
+    counted = await refused(tenant.count_tokens(token_ids=many))
+    stops = await refused(tenant.generate(stopping={"stop": [""] * 2_000_000}))
+
+    assert messages.fields[0] == "spec.chat.messages"
+    assert (ids.info.reason, counted.info.reason) == ("CONTEXT_LENGTH", "CONTEXT_LENGTH")
+    assert stops.fields[0] == "spec.stopping.stop"
+
+
 async def test_a_chat_for_a_model_without_a_template_names_the_field(closed_world: World) -> None:
     closed_world.engine.info.chat_template = ""
     await closed_world.open()

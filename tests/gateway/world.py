@@ -7,6 +7,7 @@ from uuid import UUID
 import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
+from sqlalchemy import text
 
 from evenflow.inference.v1 import generation_pb2 as pb
 from evenflow.inference.v1 import generation_pb2_grpc, model_pb2_grpc
@@ -196,6 +197,13 @@ class World:
     async def settled(self) -> None:
         """Return when nothing runs any more and everything is in the ledger's table."""
         await eventually(lambda: not self.live.num_live_requests and not self.ledger.num_waiting)
+
+    async def usage_rows(self) -> list[dict[str, object]]:
+        """The ledger's table, once nothing runs any more, oldest first."""
+        await self.settled()
+        async with self.database.session() as session:
+            rows = await session.execute(text("SELECT * FROM usage_event ORDER BY generation_id"))
+            return [dict(row) for row in rows.mappings()]
 
     def channel(self) -> grpc.aio.Channel:
         # Its own connection: what one client does must not show at another one.

@@ -1,3 +1,4 @@
+import contextlib
 import struct
 
 import gguf
@@ -71,12 +72,10 @@ def test_damaged_header_is_refused_or_read_but_never_crashes(path, seed):
     for position in rng.integers(4, 700, size=3):
         content[position] = rng.integers(256)
     path.write_bytes(content)
-    try:
-        file = GgufFile(path)
-    except ModelFileError as error:
-        assert "small.gguf" in str(error)
-    else:
-        assert all(tensor.offset + tensor.num_bytes <= len(content) for tensor in file.tensors.values())
+    tensors = []
+    with contextlib.suppress(ModelFileError):  # any other exception fails
+        tensors = list(GgufFile(path).tensors.values())
+    assert all(tensor.offset + tensor.num_bytes <= len(content) for tensor in tensors)
 
 
 def test_foreign_file_is_refused(tmp_path):

@@ -47,7 +47,7 @@ def test_gguf_file_is_described(tmp_path):
     assert info.kv_bytes_per_token == 2 * 2 * 2 * 16 * 2
 
 
-def test_hash_follows_weights_tokenizer_and_dtype(folder, damaged):
+def test_hash_follows_tokenizer_template_weights_and_dtype(folder, damaged):
     def model_hash(path, dtype="float32"):
         return load_model(path, dtype=dtype, device="cpu").info.model_hash
 
@@ -56,7 +56,13 @@ def test_hash_follows_weights_tokenizer_and_dtype(folder, damaged):
     assert model_hash(damaged) == original
     assert model_hash(folder, "bfloat16") != original
     (damaged / "tokenizer.json").write_text(json.dumps(tiny_llama.tokenizer_document(), indent=1))
-    assert model_hash(damaged) != original
+    retokenized = model_hash(damaged)
+    (damaged / "chat_template.jinja").write_text("{{ messages[-1].content }}")
+    content = bytearray((damaged / "model.safetensors").read_bytes())
+    template_changed = model_hash(damaged)
+    content[-1] ^= 1
+    (damaged / "model.safetensors").write_bytes(content)
+    assert len({original, retokenized, template_changed, model_hash(damaged)}) == 4
 
 
 def test_progress_rises_to_one(folder):
@@ -176,7 +182,9 @@ def test_senseless_configuration_is_refused_by_name(damaged, changes, complaint)
 
 def test_weights_that_do_not_fit_the_configuration_are_refused(damaged):
     edit_config(damaged, intermediate_size=100)
-    with pytest.raises(ModelFileError, match=r"gate_proj\.weight' has shape \(96, 72\), config\.json asks for \(100, 72\)"):
+    with pytest.raises(
+        ModelFileError, match=r"gate_proj\.weight' has shape \(96, 72\), config\.json asks for \(100, 72\)"
+    ):
         load_model(damaged)
 
 

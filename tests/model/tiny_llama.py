@@ -155,5 +155,7 @@ def _interleaved(name: str, weight: torch.Tensor, config: LlamaConfig) -> torch.
     if not name.endswith(("q_proj.weight", "k_proj.weight")):
         return weight
     half = config.head_dim // 2
-    order = [head + row for head in range(0, len(weight), 2 * half) for pair in range(half) for row in (pair, pair + half)]
+    order = [
+        head + row for head in range(0, len(weight), 2 * half) for pair in range(half) for row in (pair, pair + half)
+    ]
     return weight[order].contiguous()

@@ -8,6 +8,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from engine.model.default_model import find_default_model
+from engine.model.gguf_file import GgufFile
 from engine.model.info import LoadedModel
 from engine.model.loader import load_model
 from tests.runner.driver import Driver
@@ -28,13 +29,24 @@ def default_model(one_thread: None) -> LoadedModel:
 
 @pytest.fixture(scope="session")
 def reference_model(one_thread: None) -> PreTrainedModel:
-    """The default model as `transformers` reads, names, permutes and dequantizes it."""
-    path = os.fspath(find_default_model())
-    parsed = load_gguf_checkpoint(path)["config"]
-    config = LlamaConfig(**{key: value for key, value in parsed.items() if key != "model_type"})
+    """The default model's weights as `transformers` reads, names, permutes and dequantizes them."""
+    path = find_default_model()
+    metadata = GgufFile(path).metadata
+    config = LlamaConfig(
+        vocab_size=metadata["llama.vocab_size"],
+        hidden_size=metadata["llama.embedding_length"],
+        intermediate_size=metadata["llama.feed_forward_length"],
+        num_hidden_layers=metadata["llama.block_count"],
+        num_attention_heads=metadata["llama.attention.head_count"],
+        num_key_value_heads=metadata["llama.attention.head_count_kv"],
+        max_position_embeddings=metadata["llama.context_length"],
+        rms_norm_eps=metadata["llama.attention.layer_norm_rms_epsilon"],
+        rope_parameters={"rope_type": "default", "rope_theta": metadata["llama.rope.freq_base"]},
+        tie_word_embeddings=True,
+    )
     with torch.device("meta"):
         model = LlamaForCausalLM(config)
-    tensors = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model)["tensors"]
+    tensors = load_gguf_checkpoint(os.fspath(path), return_tensors=True, model_to_load=model)["tensors"]
     model = model.to_empty(device="cpu")
     model.model.rotary_emb = LlamaRotaryEmbedding(config)  # its frequencies are no parameter, so nothing loads them
     report = model.load_state_dict(tensors, strict=False)

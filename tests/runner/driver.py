@@ -104,7 +104,7 @@ class Driver:
         return output
 
     def prefill(self, rows: abc.Sequence[int], chunk_size: int) -> None:
-        """Compute the prompts side by side, each in chunks of at most `chunk_size`, until each sampled its first token."""
+        """Compute the prompts side by side, in chunks of at most `chunk_size`, until each row sampled a token."""
         while any(not self.rows[row].output for row in rows):
             self.step({row: min(chunk_size, self.rows[row].num_pending) for row in rows if not self.rows[row].output})
 

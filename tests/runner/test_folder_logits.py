@@ -1,5 +1,7 @@
 """Small random Llama models, from a folder and from a GGUF file, against `transformers`."""
 
+import json
+
 import pytest
 import torch
 
@@ -50,8 +52,6 @@ def test_folder_in_shards_gives_the_references_logits(tmp_path, make_driver):
 
 def test_older_folder_with_rope_scaling_gives_the_references_logits(tmp_path, make_driver):
     """Before version 5 of transformers, theta stood beside `rope_scaling`."""
-    import json
-
     reference = tiny_llama.make_model(rope_parameters=tiny_llama.LLAMA3_ROPE)
     folder = tiny_llama.write_folder(tmp_path / "m", reference)
     config = json.loads((folder / "config.json").read_text())

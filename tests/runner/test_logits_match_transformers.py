@@ -60,9 +60,7 @@ def test_greedy_text_is_the_references_where_it_is_sure(default_model, make_driv
         token_ids = driver.rows[row].token_ids
         assert len(driver.rows[row].output) == NUM_OUTPUT_TOKENS
         expected = reference_logits(reference_model, token_ids[:-1])[length - 1 :]
-        torch.testing.assert_close(
-            torch.stack([step[row] for step in logits]), expected[1:], atol=TOLERANCE, rtol=0
-        )
+        torch.testing.assert_close(torch.stack([step[row] for step in logits]), expected[1:], atol=TOLERANCE, rtol=0)
         likeliest, second = expected.topk(2).values.T
         is_sure = likeliest - second > TOLERANCE
         chosen = torch.tensor(driver.rows[row].output)

@@ -80,8 +80,8 @@ def test_random_traffic_over_reused_poisoned_blocks_gives_what_each_request_give
             assert not driver.step(chunks).errors
         if driver.rows and rng.random() < 0.2:
             driver.preempt(rng.choice(list(driver.rows)))
-        for row in [row for row, state in driver.rows.items() if len(state.output) >= 8]:
-            ended.append(driver.remove(row))
+        done = [row for row, state in driver.rows.items() if len(state.output) >= 8]
+        ended += [driver.remove(row) for row in done]
     assert len(ended) > 5
     for state in ended:
         prompt = state.token_ids[: state.num_prompt_tokens]

@@ -6,6 +6,7 @@ from engine.core.plan import RowStart
 from engine.core.types import SamplingParams, SequenceKey
 from engine.runner.penalties import PenaltyTable
 from engine.runner.row_table import SAMPLING_DTYPE
+from engine.runner.sampler import sample
 
 VOCABULARY_SIZE = 12
 
@@ -80,3 +81,15 @@ def test_rows_without_penalties_cost_no_copy(table):
     table.start([start])
     logits = torch.ones(1, VOCABULARY_SIZE)
     assert table.adjust(logits, np.array([0]), make_settings([start])) is logits
+
+
+@pytest.mark.parametrize("repetition_penalty", [1e-50, 1e-38, 1e-30, 100.0])
+def test_extreme_penalties_leave_every_logit_finite_and_every_draw_in_the_vocabulary(table, repetition_penalty):
+    sampling = {"repetition_penalty": repetition_penalty, "temperature": 1.0, "frequency_penalty": 2.0}
+    start = make_start(0, list(range(VOCABULARY_SIZE)), [1, 1], **sampling)
+    table.start([start])
+    settings = make_settings([start])
+    adjusted = table.adjust(torch.linspace(-30, 30, VOCABULARY_SIZE)[None], np.array([0]), settings)
+    assert adjusted.isfinite().all()
+    for position in range(20):
+        assert 0 <= int(sample(adjusted, settings, np.array([position]))) < VOCABULARY_SIZE

@@ -134,7 +134,7 @@ def test_draws_are_uniform_and_uncorrelated_over_seeds_and_over_positions(by):
     seeds, positions = (many, one) if by == "seed" else (one, many)
     draws = uniform(seeds.astype(np.uint64), positions)
     assert draws.dtype == np.float32
-    assert 0 <= draws.min()
+    assert draws.min() >= 0
     assert draws.max() < 1
     counts = np.histogram(draws, bins=100, range=(0, 1))[0]
     assert ((counts - 1000) ** 2 / 1000).sum() < 180  # 99 degrees of freedom: exceeded once in 1,000,000

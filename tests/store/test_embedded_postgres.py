@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from gateway.embedded import (
     launcher,
 )
 from gateway.embedded.account import server_account
+from gateway.embedded.orphan import is_running
 from gateway.embedded.server import find_binaries
 from tests.store.server_directories import copy_tree, execute, mode_of, read_answer
 
@@ -48,7 +48,9 @@ async def start_owner(data_dir: Path) -> tuple[asyncio.subprocess.Process, psuti
 
 
 async def wait_for_end(process: psutil.Process) -> None:
-    await asyncio.to_thread(process.wait, DEADLINE_S)
+    async with asyncio.timeout(DEADLINE_S):
+        while is_running(process):  # noqa: ASYNC110 - somebody else's child
+            await asyncio.sleep(0.01)
 
 
 async def test_data_survives_a_restart_under_the_same_url(server: EmbeddedPostgres) -> None:
@@ -139,7 +141,7 @@ async def test_a_killed_owners_directory_is_taken_over_with_its_data(server: Emb
     await owner.wait()
 
     assert await read_answer(await server.start()) == 42
-    assert not postgres.is_running()
+    assert not is_running(postgres)
 
 
 async def test_an_owner_and_a_server_killed_together_leave_a_directory_that_starts(
@@ -260,10 +262,25 @@ async def test_a_path_too_long_for_a_socket_gets_a_short_one_that_stays(pristine
     socket_directory = Path((data_dir / "postgres" / "socket-directory").read_text())
     assert mode_of(socket_directory) == 0o700
     await server.stop()
+    assert socket_directory.name not in os.listdir(socket_directory.parent)
     assert await server.start() == url
 
     await server.stop()
-    shutil.rmtree(socket_directory)
+
+
+async def test_a_short_path_that_somebody_else_took_is_not_used(pristine: Path, tmp_path: Path) -> None:
+    data_dir = copy_tree(pristine, tmp_path / "/".join(["a" * 40] * 3) / "data")
+    taken = tmp_path / "taken"
+    taken.symlink_to(tmp_path)
+    (data_dir / "postgres" / "socket-directory").write_text(str(taken))
+    server = EmbeddedPostgres(data_dir)
+
+    url = await server.start()
+
+    assert await read_answer(url) == 42
+    assert str(taken.name) not in url
+    assert taken.is_symlink()
+    await server.stop()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root changes its user")

@@ -75,15 +75,15 @@ async def test_one_read_serves_everybody_who_asked_before_it_began(database_url:
 async def test_a_cancelled_refresh_does_not_stop_the_next_one(database_url: str) -> None:
     database = CountingDatabase(database_url)
     tenancy = TenancyCache(database)
-    first = asyncio.create_task(tenancy.refresh())
-    await database.started.wait()
-    second = asyncio.create_task(tenancy.refresh())
-    await asyncio.sleep(0)
+    tasks = [asyncio.create_task(tenancy.refresh()) for _ in range(4)]
+    for task in tasks[:3]:  # each is cancelled in the middle of its read, while the later ones wait for it
+        await database.started.wait()
+        database.started.clear()
+        task.cancel()
 
-    first.cancel()
     database.proceed.set()
 
-    assert (await second).revision == 0
+    assert (await tasks[3]).revision == 0
     await database.close()
 
 
@@ -102,7 +102,7 @@ async def test_the_last_good_snapshot_outlives_the_database(tmp_path: Path) -> N
     now = 15.0
     with pytest.raises(DatabaseUnavailableError):
         await tenancy.refresh()
-    assert (tenancy.current, tenancy.confirmed_at, tenancy.staleness_s()) == (seen, 10.0, 5.0)
+    assert (tenancy.current, tenancy.staleness_s()) == (seen, 5.0)
 
     await server.start()
     await make_organization(database)

@@ -9,9 +9,9 @@ from gateway.cli.demo.traffic import SEED, Clients, Experience
 from gateway.cli.errors import CliError
 
 WARM_UP = Shape(16, 4)
-# One whole chunk on a CPU.
+# One whole chunk on a CPU, and contexts of about the length that the demo's have.
 PREFILL = Shape(256, 1)
-DECODE = Shape(16, 24)
+DECODE = Shape(256, 24)
 
 
 async def measure_speed(clients: Clients) -> Speed:
@@ -29,7 +29,8 @@ async def _timed(clients: Clients, draw: random.Random, shape: Shape, num_reques
     seen = Experience()
     prompts = [clients.prompt(draw, shape) for _ in range(num_requests)]
     began_s = time.monotonic()
-    await asyncio.gather(*(clients.send(BATCH, prompt, shape, seen) for prompt in prompts))
+    sending = (clients.send(BATCH, prompt, shape.num_output_tokens, seen, began_s) for prompt in prompts)
+    await asyncio.gather(*sending)
     if seen.failures:
         raise CliError(f"the calibration was refused: {seen.failures[0]}")
     return time.monotonic() - began_s

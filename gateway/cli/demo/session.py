@@ -14,9 +14,7 @@ from gateway.cli.demo.sizes import CHAT, full_sizes, sizes_for
 from gateway.cli.demo.tenants import create_tenants
 from gateway.cli.demo.traffic import Clients, Run
 from gateway.cli.errors import CliError, cli_error
-from gateway.cli.health import until_serving
 from gateway.cli.running import Session
-from gateway.cli.up import command_name
 from gateway.private_files import read_text
 
 POLICIES = ("fcfs", "vtc")
@@ -48,7 +46,6 @@ async def _play_on(session: Session, channel: grpc.aio.Channel, admin_key: str, 
         console.print(f"\nThe engine starts again with --scheduling-policy {policy}.")
         with session.board:
             await session.stack.replace_engine((*sizes.engine_flags, "--scheduling-policy", policy))
-            await until_serving(session.stack.settings.address)
         runs[policy] = Run(clients, sizes)
         await _watched(session, policy, runs[policy])
     print_report(console, runs)
@@ -56,7 +53,6 @@ async def _play_on(session: Session, channel: grpc.aio.Channel, admin_key: str, 
     if failures:
         raise CliError(f"{len(failures)} requests failed, the first one: {failures[0]}")
     print_verdict(console, *runs.values())
-    _print_farewell(session)
 
 
 async def _watched(session: Session, policy: str, run: Run) -> None:
@@ -64,7 +60,12 @@ async def _watched(session: Session, policy: str, run: Run) -> None:
     playing = asyncio.create_task(run.play())
     try:
         if session.console.is_terminal:
-            with Live(console=session.console, get_renderable=lambda: live_table(policy, run), refresh_per_second=4):
+            screen = Live(
+                console=session.console,
+                get_renderable=lambda: live_table(policy, run),
+                refresh_per_second=REFRESH_PER_SECOND,
+            )
+            with screen:
                 await playing
         else:
             while not playing.done():
@@ -74,17 +75,4 @@ async def _watched(session: Session, policy: str, run: Run) -> None:
             playing.result()
     finally:
         playing.cancel()
-        await asyncio.wait((playing,))
-
-
-def _print_farewell(session: Session) -> None:
-    evenflow = command_name()
-    session.console.print("\nTo go on:")
-    for line in (
-        "up                                           # in one terminal; in another:",
-        "orgs create acme",
-        "teams create acme/search",
-        "keys create --team acme/search --save",
-        'chat "Why is the sky blue?"',
-    ):
-        session.console.print(f"  {evenflow} {line}")
+        await asyncio.gather(playing, return_exceptions=True)

@@ -21,6 +21,8 @@ SHORT_OUTPUT_TOKENS = 16
 SHORT_INTERVAL_S = 1.0
 # Of one policy's run. Twice that, three starts of the engine and the calibration make two minutes.
 TARGET_S = 40.0
+# Steps that mix prompts with decodes are slower than the two measured apart, and preempted prompts are computed again.
+OVERHEAD = 1.3
 # Below this the long requests are no longer long against the short ones.
 SMALLEST_FACTOR = 1 / 8
 # Long requests that compute at a time: what the pool holds.
@@ -78,10 +80,9 @@ def full_sizes() -> Sizes:
 
 def sizes_for(speed: Speed) -> Sizes:
     """The scenario at a scale that keeps this machine busy for about TARGET_S."""
-    full_s = NUM_LONG * (
-        LONG_PROMPT_TOKENS * speed.prefill_s_per_token + LONG_OUTPUT_TOKENS * speed.decode_step_s / NUM_RESIDENT
-    )
-    factor = TARGET_S / full_s
+    prefill_s = LONG_PROMPT_TOKENS * speed.prefill_s_per_token
+    decode_s = LONG_OUTPUT_TOKENS * speed.decode_step_s / NUM_RESIDENT
+    factor = TARGET_S / (OVERHEAD * NUM_LONG * (prefill_s + decode_s))
     if factor >= 1:  # a fast machine: more of the same
         return scaled_sizes(1.0, round(NUM_LONG * factor))
     return scaled_sizes(max(factor, SMALLEST_FACTOR), NUM_LONG)

@@ -1,6 +1,6 @@
 """Two tenants' clients: what they send, and what they see of it.
 
-Open loop: a request is sent when it is due, whatever became of those before it, and its wait counts from then on.
+Open loop: a request is sent when it is due, whatever became of those before it, and its wait counts from then.
 Prompts are random token ids, so that lengths are exact and nothing is shared; the same seed makes the same traffic.
 """
 
@@ -39,6 +39,20 @@ class Experience:
     failures: list[str] = field(default_factory=list)
     finished_s: float = 0.0
 
+    def begin(self, waited_s: float, num_prompt_tokens: int) -> None:
+        """A request that was waiting has got its first token."""
+        self.first_tokens_s.append(waited_s)
+        self.num_prompt_tokens += num_prompt_tokens
+        self.num_waiting -= 1
+        self.num_running += 1
+
+    def end(self, *, is_waiting: bool) -> None:
+        """A request has ended, well or not."""
+        if is_waiting:
+            self.num_waiting -= 1
+        else:
+            self.num_running -= 1
+
     @property
     def num_tokens(self) -> int:
         return self.num_prompt_tokens + self.num_output_tokens
@@ -63,28 +77,27 @@ class Clients:
         """Plain tokens that no other prompt begins with."""
         return [draw.randrange(FIRST_PLAIN_TOKEN, self._vocabulary_size) for _ in range(shape.num_prompt_tokens)]
 
-    async def send(self, tenant: str, prompt: Sequence[int], shape: Shape, seen: Experience) -> None:
-        """One request has run to its end; `seen` has what came of it. The clock starts now."""
-        began_s, has_begun = time.monotonic(), False
+    async def send(
+        self, tenant: str, prompt: Sequence[int], num_output_tokens: int, seen: Experience, due_s: float
+    ) -> None:
+        """One request has run to its end; `seen` has what came of it, its wait counted from `due_s`."""
+        is_waiting = True
         seen.num_waiting += 1
-        call = self._stub.StreamGenerate(_request(prompt, shape), metadata=self._metadata[tenant])
+        call = self._stub.StreamGenerate(_request(prompt, num_output_tokens), metadata=self._metadata[tenant])
         try:
             async for message in call:
-                if message.HasField("token_delta"):
-                    if not has_begun:
-                        has_begun = True
-                        seen.first_tokens_s.append(time.monotonic() - began_s)
-                        seen.num_waiting -= 1
-                        seen.num_running += 1
-                        seen.num_prompt_tokens += len(prompt)
-                    seen.num_output_tokens += len(message.token_delta.token_ids)
+                if not message.HasField("token_delta"):
+                    continue
+                if is_waiting:
+                    is_waiting = False
+                    seen.begin(time.monotonic() - due_s, len(prompt))
+                seen.num_output_tokens += len(message.token_delta.token_ids)
             seen.num_finished += 1
         except grpc.aio.AioRpcError as error:
             seen.failures.append(str(read_refusal(error)))
         finally:
             call.cancel()
-            seen.num_running -= has_begun
-            seen.num_waiting -= not has_begun
+            seen.end(is_waiting=is_waiting)
 
 
 class Run:
@@ -114,15 +127,15 @@ class Run:
         prompt = self._clients.prompt(draw, shape)
         await asyncio.sleep(due_s - self.elapsed_s)
         seen = self.experiences[tenant]
-        await self._clients.send(tenant, prompt, shape, seen)
+        await self._clients.send(tenant, prompt, shape.num_output_tokens, seen, self._began_s + due_s)
         seen.finished_s = self.elapsed_s
 
 
-def _request(prompt: Sequence[int], shape: Shape) -> pb.StreamGenerateRequest:
+def _request(prompt: Sequence[int], num_output_tokens: int) -> pb.StreamGenerateRequest:
     return pb.StreamGenerateRequest(
         spec=pb.GenerationSpec(
             token_ids=pb.TokenPrompt(ids=prompt),
-            stopping=pb.StoppingOptions(max_output_tokens=shape.num_output_tokens, ignore_eos=True),
+            stopping=pb.StoppingOptions(max_output_tokens=num_output_tokens, ignore_eos=True),
             output=pb.OutputOptions(token_ids=True),
         )
     )

@@ -242,7 +242,9 @@ class ApiKey(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The last segment is the public id, which is part of the key itself."""
+    """The last segment is the public id, which is part of the key itself. A platform key, which belongs to no team and
+    may administrate, is `apiKeys/{api_key}`: it can be read, listed and revoked, and is made by `evenflow bootstrap`.
+    """
     uid: _builtins.str
     display_name: _builtins.str
     revoke_reason: _builtins.str
@@ -1103,7 +1105,7 @@ class ListApiKeysRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
-    """A segment may be `-`, any: `organizations/-/teams/-`."""
+    """A segment may be `-`, any: `organizations/-/teams/-`. `-` alone, or nothing: the platform's keys."""
     page_size: _builtins.int
     """Default 50, at most 1,000."""
     page_token: _builtins.str

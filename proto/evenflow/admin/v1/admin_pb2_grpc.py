@@ -202,7 +202,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeApiKey(self, request, context):
-        """Takes effect on every gateway; the key stays on record. Idempotent.
+        """Takes effect on every gateway; the key stays on record. Idempotent. The last platform key that can be used is not
+        revoked: FAILED_PRECONDITION.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -47,7 +47,9 @@ class AdminServiceStub:
     ListApiKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListApiKeysRequest, _admin_pb2.ListApiKeysResponse]
     UpdateApiKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateApiKeyRequest, _admin_pb2.ApiKey]
     RevokeApiKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RevokeApiKeyRequest, _admin_pb2.ApiKey]
-    """Takes effect on every gateway; the key stays on record. Idempotent."""
+    """Takes effect on every gateway; the key stays on record. Idempotent. The last platform key that can be used is not
+    revoked: FAILED_PRECONDITION.
+    """
     CreateQuotaPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateQuotaPolicyRequest, _admin_pb2.QuotaPolicy]
     GetQuotaPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetQuotaPolicyRequest, _admin_pb2.QuotaPolicy]
     ListQuotaPolicies: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListQuotaPoliciesRequest, _admin_pb2.ListQuotaPoliciesResponse]
@@ -71,7 +73,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ListApiKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListApiKeysRequest, _admin_pb2.ListApiKeysResponse]  # type: ignore[assignment]
     UpdateApiKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateApiKeyRequest, _admin_pb2.ApiKey]  # type: ignore[assignment]
     RevokeApiKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.RevokeApiKeyRequest, _admin_pb2.ApiKey]  # type: ignore[assignment]
-    """Takes effect on every gateway; the key stays on record. Idempotent."""
+    """Takes effect on every gateway; the key stays on record. Idempotent. The last platform key that can be used is not
+    revoked: FAILED_PRECONDITION.
+    """
     CreateQuotaPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateQuotaPolicyRequest, _admin_pb2.QuotaPolicy]  # type: ignore[assignment]
     GetQuotaPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetQuotaPolicyRequest, _admin_pb2.QuotaPolicy]  # type: ignore[assignment]
     ListQuotaPolicies: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListQuotaPoliciesRequest, _admin_pb2.ListQuotaPoliciesResponse]  # type: ignore[assignment]
@@ -170,7 +174,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RevokeApiKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ApiKey, _abc.Awaitable[_admin_pb2.ApiKey]]:
-        """Takes effect on every gateway; the key stays on record. Idempotent."""
+        """Takes effect on every gateway; the key stays on record. Idempotent. The last platform key that can be used is not
+        revoked: FAILED_PRECONDITION.
+        """
 
     @_abc_1.abstractmethod
     def CreateQuotaPolicy(

@@ -179,7 +179,9 @@ class ChatPrompt(_message.Message):
     add_generation_prompt: _builtins.bool
     """Whether the template opens the assistant's turn. Unset: true."""
     @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]: ...
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
+        """1 to 2,048."""
+
     def __init__(
         self,
         *,
