@@ -39,13 +39,12 @@ def cpu_memory() -> DeviceMemory:
     return DeviceMemory("cpu", free)
 
 
-async def parent_exit() -> None:
-    """Returns once the process that started this one has ended.
+async def parent_exit(parent_pid: int) -> None:
+    """Returns once the process `parent_pid`, which started this one, has ended; at once if it has by now.
 
     Polled: unlike Linux's parent-death signal it is not confused by the parent's threads, and works on every Unix.
     """
-    parent = os.getppid()
-    while os.getppid() == parent:  # noqa: ASYNC110  nothing in this process could set an event
+    while os.getppid() == parent_pid:  # noqa: ASYNC110  nothing in this process could set an event
         await asyncio.sleep(PARENT_POLL_S)
 
 

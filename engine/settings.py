@@ -73,8 +73,8 @@ class EngineSettings(BaseSettings):
     grace_s: float = Field(
         default=30.0, ge=0, description="Seconds that running requests may still take after SIGTERM."
     )
-    exit_with_parent: bool = Field(
-        default=False, description="Shut down when the process that started this one has ended."
+    parent_pid: int | None = Field(
+        default=None, ge=1, description="The process that starts this one: shut down when it has ended."
     )
     log_format: Literal["auto", "console", "json"] = Field(
         default="auto", description="Form of the log on stderr. auto: console on a terminal, json elsewhere."
@@ -127,10 +127,10 @@ def policy_options(setting: str, pairs: abc.Iterable[str]) -> dict[str, str]:
 
 
 def resolve_num_threads(settings: EngineSettings, num_cores: int) -> int:
-    """Compute threads. Where there are more than two cores one is left to the gateway; with two, it must share."""
+    """Compute threads. A core is left to the gateway: every parallel region waits for its last thread to get one."""
     if settings.num_threads is not None:
         return settings.num_threads
-    return num_cores - 1 if num_cores > 2 else num_cores
+    return max(1, num_cores - 1)
 
 
 def resolve(settings: EngineSettings, model: "ModelInfo", memory: DeviceMemory) -> SchedulerConfig:

@@ -130,7 +130,7 @@ def read_pepper_variable(environ: abc.Mapping[str, str]) -> bytes | None:
 
 
 def read_pepper_file(path: Path) -> bytes | None:
-    """The pepper in `path`, None if there is no such file. Raises SettingsError if it cannot be read or is too short."""
+    """The pepper in `path`, None if there is no such file. Raises SettingsError if it is unreadable or too short."""
     try:
         return _checked_pepper(path.read_bytes(), f"the file {path}")
     except FileNotFoundError:

@@ -2,7 +2,7 @@
 
     python proto/build.py              write the modules beside their .proto files
     python proto/build.py --check      fail if a committed module differs from what its .proto generates
-    python proto/build.py --lint       buf lint, and buf breaking against the previous commit that landed
+    python proto/build.py --lint       buf lint, and buf breaking against the previous commit that landed, if git has it
 
 Google's protos come from the `googleapis-common-protos` and `grpcio-tools` packages, never copied into the tree.
 """
@@ -21,6 +21,7 @@ from google.api import annotations_pb2
 ROOT = Path(__file__).resolve().parent
 GOOGLE = Path(annotations_pb2.__file__).parents[2]
 WELL_KNOWN = Path(str(resources.files("grpc_tools"))) / "_proto"
+BUF = Path(sys.executable).parent / "buf"
 GENERATED = ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py", "*_pb2_grpc.pyi")
 
 
@@ -82,7 +83,9 @@ def module(revision: str | None, into: Path) -> Path:
 
 
 def previous_revision() -> str | None:
-    """The newest commit before HEAD that changed the protocol, or None in a shallow or new history."""
+    """The newest commit before HEAD that changed the protocol; None without git, or in a shallow or new history."""
+    if shutil.which("git") is None:
+        return None
     log = subprocess.run(
         ["git", "log", "--format=%H", "-n", "1", "HEAD~1", "--", "proto"],
         cwd=ROOT.parent,
@@ -94,21 +97,27 @@ def previous_revision() -> str | None:
 
 
 def lint() -> int:
-    """Run buf's linter, then its check that no committed message or field changed meaning on the wire."""
+    """Run buf's linter, then its check that no committed message or field changed meaning on the wire.
+
+    Without an earlier revision there is nothing to check against: says so, and the linter alone decides.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         ours = module(None, Path(scratch) / "now")
-        code = subprocess.run(["buf", "lint", str(ours), "--path", str(ours / "evenflow")], check=False).returncode
+        code = subprocess.run([BUF, "lint", str(ours), "--path", str(ours / "evenflow")], check=False).returncode
         revision = previous_revision()
-        if code == 0 and revision:
+        if revision is None:
+            print("buf breaking: skipped, git has no earlier revision of the protocol here", file=sys.stderr)
+        elif code == 0:
             before = module(revision, Path(scratch) / "before")
-            code = subprocess.run(["buf", "breaking", str(ours), "--against", str(before)], check=False).returncode
+            code = subprocess.run([BUF, "breaking", str(ours), "--against", str(before)], check=False).returncode
     return code
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--lint", action="store_true")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--check", action="store_true")
+    mode.add_argument("--lint", action="store_true")
     args = parser.parse_args()
     if args.check:
         return check()

@@ -30,10 +30,12 @@ _QUANTIZATION_SUFFIX = re.compile(r"[.-](I?Q\d\w*|BF16|F16|F32)$", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True)
 class _ModelFiles:
+    """`hashed` are the files that decide the output."""
+
     name: str
     weights: WeightSource
-    weight_files: tuple[Path, ...]
     tokenizer: TokenizerInfo
+    hashed: tuple[Path, ...]
 
 
 def load_model(
@@ -77,7 +79,7 @@ def _describe(files: _ModelFiles, dtype: torch.dtype, num_parameters: int) -> Mo
         pad_token_id=tokenizer.pad_token_id,
         unk_token_id=tokenizer.unk_token_id,
         add_bos_token=tokenizer.add_bos_token,
-        model_hash=_hash(files, dtype),
+        model_hash=_hash(files.hashed, dtype),
         kv_bytes_per_token=2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize,
     )
 
@@ -147,7 +149,7 @@ def _open_files(path: Path) -> _ModelFiles:
         raise ModelFileError(path, "is a file of weights; name the folder that holds it and its config.json")
     file = GgufFile(path)
     name = _QUANTIZATION_SUFFIX.sub("", path.stem)
-    return _ModelFiles(name, GgufWeights(file), (path,), tokenizer_from_gguf(file))
+    return _ModelFiles(name, GgufWeights(file), tokenizer_from_gguf(file), (path,))
 
 
 def _num_parameters(source: WeightSource) -> int:
@@ -158,10 +160,9 @@ def _num_parameters(source: WeightSource) -> int:
     return embedding * (1 if config.tied_embeddings else 2) + config.num_layers * per_layer + config.hidden_size
 
 
-def _hash(files: _ModelFiles, dtype: torch.dtype) -> str:
-    """SHA-256 over everything that decides the output."""
-    digest = hashlib.sha256(repr((dtype, files.weights.config, files.tokenizer)).encode())
-    for path in files.weight_files:
+def _hash(paths: abc.Iterable[Path], dtype: torch.dtype) -> str:
+    digest = hashlib.sha256(str(dtype).encode())
+    for path in paths:
         digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())
         with path.open("rb") as file:
             while chunk := file.read(_HASH_CHUNK_BYTES):

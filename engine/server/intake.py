@@ -120,9 +120,11 @@ class Intake:
         self._settle(call)
 
     def reject(self, call: Call, error: RefusedError) -> None:
-        """The request is aborted, and its stream ends with `error`."""
+        """The request is aborted, and its stream ends with `error`, unless the engine is gone: then it ends anyway."""
+        if self._engine is None:
+            return
         self._abort(call, FinishReason.CANCELLED)
-        call.mailbox.put(Refused(error), self.engine.loop.now())
+        call.mailbox.put(Refused(error), self._engine.loop.now())
 
     def abort_all(self, reason: FinishReason) -> None:
         """Every live request ends with `reason`."""

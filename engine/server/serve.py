@@ -30,7 +30,7 @@ async def serve(settings: EngineSettings, load: abc.Callable[[], Backend]) -> in
 
     The first SIGTERM or SIGINT drains, the second ends the process at once. Raises StartError and what `load` raises.
     """
-    stop = _stop_requested(exit_with_parent=settings.exit_with_parent)
+    stop = _stop_requested(settings.parent_pid)
     server = EngineServer(settings, load_policies(settings), tracing := start_tracing())
     log.info("listening", address=await server.listen())
     try:
@@ -80,7 +80,7 @@ async def _serve(server: EngineServer, load: abc.Callable[[], Backend], stop: as
     return EXIT_STOPPED
 
 
-def _stop_requested(*, exit_with_parent: bool) -> asyncio.Event:
+def _stop_requested(parent_pid: int | None) -> asyncio.Event:
     """Set by the first signal, or by the parent's end. A second signal ends the process."""
     stop = asyncio.Event()
 
@@ -91,8 +91,8 @@ def _stop_requested(*, exit_with_parent: bool) -> asyncio.Event:
 
     for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
-    if exit_with_parent:
-        watch = asyncio.create_task(machine.parent_exit())
+    if parent_pid is not None:
+        watch = asyncio.create_task(machine.parent_exit(parent_pid))
         watch.add_done_callback(lambda _: stop.set())
     return stop
 

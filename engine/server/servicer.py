@@ -131,12 +131,14 @@ class EngineServicer:
 
     async def _take_controls(self, call: Call, context: Context) -> None:
         """Hand in what the gateway says, until it says no more. Its end is not the request's."""
-        loop = self._intake.engine.loop
         try:
+            loop = self._intake.engine.loop
             while (message := await _read(context)) is not None:
                 loop.submit(convert.control_from_pb(message, call.mailbox, call.request.generation_id))
         except InvalidFieldError as error:
             self._intake.reject(call, error)
+        except NotReadyError:
+            return  # the engine has failed, which ends the call itself
 
 
 class Reply:

@@ -12,31 +12,47 @@ import subprocess
 from enum import Enum
 from pathlib import Path
 
-from gateway.embedded.errors import DamagedDirectoryError, DirectoryInUseError, ForeignDirectoryError
+from gateway.embedded.errors import (
+    DamagedDirectoryError,
+    DirectoryInUseError,
+    ForeignDirectoryError,
+    ServerStartError,
+)
+from gateway.private_files import sync_directory
 
 MARKER = "evenflow.json"
+_MARKER_DRAFT = f"{MARKER}.new"
 LOCK = "evenflow.lock"
 DATA = "data"
 NEW_DATA = "data.new"
 FORMAT = 1
+_CONTROL_TIMEOUT_S = 10.0
 _REQUIRED = ("PG_VERSION", "postgresql.conf", "global/pg_control", "base", "pg_wal", "pg_xact")
 
 
 class DirectoryState(Enum):
-    """EMPTY: nothing there yet. UNFINISHED: ours, and its making was interrupted. COMPLETE: ours, with all its data."""
+    """How far the making of a directory came.
+
+    EMPTY       nothing there yet
+    UNFINISHED  ours, without data
+    UNMARKED    ours, with all its data, of which the marker does not know yet
+    COMPLETE    ours, with all its data
+    """
 
     EMPTY = "empty"
     UNFINISHED = "unfinished"
+    UNMARKED = "unmarked"
     COMPLETE = "complete"
 
 
 def inspect(root: Path, postgres_major: int, pg_controldata: Path) -> DirectoryState:
-    """What is at `root`. Writes nothing. Raises ForeignDirectoryError, DamagedDirectoryError."""
+    """What is at `root`. Writes nothing. Raises ForeignDirectoryError, DamagedDirectoryError, ServerStartError."""
     if not root.exists():
         return DirectoryState.EMPTY
     if not root.is_dir():
         raise ForeignDirectoryError(root, "not a directory")
-    if not {entry.name for entry in root.iterdir()} - {LOCK}:
+    # A first start that was killed before the marker had its name leaves the lock and the draft.
+    if not {entry.name for entry in root.iterdir()} - {LOCK, _MARKER_DRAFT}:
         return DirectoryState.EMPTY
     if not (root / MARKER).is_file():
         raise ForeignDirectoryError(root, f"not empty and not made by evenflow (no {MARKER}): choose another directory")
@@ -45,21 +61,23 @@ def inspect(root: Path, postgres_major: int, pg_controldata: Path) -> DirectoryS
         raise DamagedDirectoryError(
             root, f"holds data of PostgreSQL {made_by}, this is {postgres_major}: dump it with the former, load it anew"
         )
-    if not is_initialized:
+    # `data/` gets its name when it is whole, the marker afterwards.
+    if not is_initialized and not (root / DATA).exists():
         return DirectoryState.UNFINISHED
     _require_whole(root, postgres_major, pg_controldata)
-    return DirectoryState.COMPLETE
+    return DirectoryState.COMPLETE if is_initialized else DirectoryState.UNMARKED
 
 
 def write_marker(root: Path, postgres_major: int, *, is_initialized: bool) -> None:
     """The marker is on disk, whole, whatever happens next."""
     content = {"format": FORMAT, "postgres_major": postgres_major, "is_initialized": is_initialized}
-    draft = root / f"{MARKER}.new"
+    draft = root / _MARKER_DRAFT
     with draft.open("w", encoding="utf-8") as file:
         json.dump(content, file)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(root / MARKER)
+    sync_directory(root)
 
 
 class DirectoryLock:
@@ -111,8 +129,13 @@ def _require_whole(root: Path, postgres_major: int, pg_controldata: Path) -> Non
     if version != str(postgres_major):
         raise DamagedDirectoryError(root, f"{DATA}/PG_VERSION says {version[:20]!r}, expected {postgres_major}")
     # Checks the file's checksum; a wrong one is a warning on stderr, with exit status 0.
-    report = subprocess.run(
-        [pg_controldata, "-D", data], env={"LC_ALL": "C"}, capture_output=True, text=True, check=False, timeout=10
-    )
+    command = [str(pg_controldata), "-D", str(data)]
+    try:
+        report = subprocess.run(
+            command, env={"LC_ALL": "C"}, capture_output=True, check=False, timeout=_CONTROL_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        reason = f"{DATA}/global/pg_control could not be read within {_CONTROL_TIMEOUT_S:g} s"
+        raise ServerStartError(root, reason) from None
     if report.returncode != 0 or report.stderr:
         raise DamagedDirectoryError(root, f"{DATA}/global/pg_control is damaged; restore the directory from a backup")

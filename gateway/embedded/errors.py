@@ -5,7 +5,7 @@ EmbeddedPostgresError
 ├── ForeignDirectoryError       the directory holds something that this server did not make
 ├── DamagedDirectoryError       the directory is this server's, and parts of it are missing or unreadable
 ├── UnsuitableAccountError      the server cannot run under this operating system account
-└── ServerStartError            the server's own reason, from its log
+└── ServerStartError            the server did not come up; another try may succeed
 """
 
 from pathlib import Path
@@ -41,4 +41,4 @@ class UnsuitableAccountError(EmbeddedPostgresError):
 
 
 class ServerStartError(EmbeddedPostgresError):
-    """The message ends with the last lines of the server's log."""
+    """The message says which step failed, and ends with the server's own reason or the last lines of its log."""

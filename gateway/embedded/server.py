@@ -19,12 +19,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 import asyncpg  # type: ignore[import-untyped]  # it ships no types
+import psutil
 
 from gateway.embedded.account import Account, own_user_name, server_account
 from gateway.embedded.directory import DATA, NEW_DATA, DirectoryLock, DirectoryState, inspect, write_marker
 from gateway.embedded.errors import EmbeddedPostgresError, ServerStartError, UnsuitableAccountError
 from gateway.embedded.orphan import stop_orphans
 from gateway.embedded.socket_directory import PORT, prepare_socket_directory, remove_short_directory
+from gateway.private_files import sync_directory
 
 POSTGRES_MAJOR = 18
 ROLE = "evenflow"
@@ -32,6 +34,7 @@ SUPERUSER = "postgres"
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _POLL_S = 0.02
 _KILL_TIMEOUT_S = 5.0
+_CONNECT_TIMEOUT_S = 5.0
 _MAX_LOG_BYTES = 1 << 20
 _LOG_TAIL_LINES = 8
 
@@ -88,16 +91,17 @@ class EmbeddedPostgres:
         try:
             account = self._account()
             state = await asyncio.to_thread(self._claim, account)
-            await asyncio.to_thread(stop_orphans, self._data, self._options.stop_timeout_s)
+            await self._stop_orphans()
             self._rotate_log()
             if state is not DirectoryState.COMPLETE:
                 await self._initialize(account)
             socket_directory = await asyncio.to_thread(prepare_socket_directory, self._root, account)
             await self._launch(account, socket_directory)
-            return await self._prepare_database(socket_directory)
+            await self._prepare_database(socket_directory)
+            return f"postgresql://{ROLE}@/{ROLE}?host={quote(str(socket_directory), safe='')}&port={PORT}"
         except OSError as error:
             await self.stop()
-            raise EmbeddedPostgresError(self._root, str(error)) from error
+            raise EmbeddedPostgresError(self._root, str(error) or type(error).__name__) from error
         except BaseException:
             await self.stop()
             raise
@@ -147,12 +151,21 @@ class EmbeddedPostgres:
         if self._lock is None:
             self._lock = DirectoryLock.acquire(self._root)
         state = inspect(self._root, POSTGRES_MAJOR, control)
-        if state is DirectoryState.COMPLETE and (owner := self._data.stat().st_uid) != account.uid:
+        has_data = state in (DirectoryState.UNMARKED, DirectoryState.COMPLETE)
+        if has_data and (owner := self._data.stat().st_uid) != account.uid:
             raise UnsuitableAccountError(self._root, f"its data belongs to user {owner}; start it as that user")
         self._lock.sign()
         if state is DirectoryState.EMPTY:
             write_marker(self._root, POSTGRES_MAJOR, is_initialized=False)
-        return state
+        if state is DirectoryState.UNMARKED:
+            write_marker(self._root, POSTGRES_MAJOR, is_initialized=True)
+        return DirectoryState.COMPLETE if has_data else state
+
+    async def _stop_orphans(self) -> None:
+        try:
+            await asyncio.to_thread(stop_orphans, self._data, self._options.stop_timeout_s)
+        except psutil.Error as error:
+            raise ServerStartError(self._root, f"an earlier server cannot be stopped: {error}") from error
 
     async def _initialize(self, account: Account) -> None:
         """`data/` appears whole or not at all; an interrupted attempt leaves `data.new/`, which the next removes."""
@@ -162,10 +175,16 @@ class EmbeddedPostgres:
         os.chown(new_data, account.uid, account.gid)
         command = ["initdb", "--pgdata", str(new_data), *_INITDB]
         self._process, log_start = await self._spawn(account, "SIGKILL", command)
-        status = await asyncio.wait_for(self._process.wait(), self._options.start_timeout_s)
+        try:
+            status = await asyncio.wait_for(self._process.wait(), self._options.start_timeout_s)
+        except TimeoutError:
+            reason = f"initdb not done after {self._options.start_timeout_s:g} s: {self._log_since(log_start)}"
+            raise ServerStartError(self._root, reason) from None
         if status != 0:
             raise ServerStartError(self._root, f"initdb failed: {self._log_since(log_start)}")
         new_data.rename(self._data)
+        # Its name is on disk before the marker, which speaks of it.
+        sync_directory(self._root)
         write_marker(self._root, POSTGRES_MAJOR, is_initialized=True)
 
     async def _launch(self, account: Account, socket_directory: Path) -> None:
@@ -229,10 +248,22 @@ class EmbeddedPostgres:
             path.chmod(0o644)
         return {"hba_file": str(rules), "ident_file": str(names)}
 
-    async def _prepare_database(self, socket_directory: Path) -> str:
+    async def _prepare_database(self, socket_directory: Path) -> None:
         """The role and its database exist. The role is no superuser: statements cannot reach the machine's files."""
+        try:
+            await self._create_database(socket_directory)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+            reason = f"the server runs, but its database cannot be prepared: {str(error) or type(error).__name__}"
+            raise ServerStartError(self._root, reason) from error
+
+    async def _create_database(self, socket_directory: Path) -> None:
         connection = await asyncpg.connect(
-            host=str(socket_directory), port=PORT, user=SUPERUSER, database="postgres", timeout=_KILL_TIMEOUT_S
+            host=str(socket_directory),
+            port=PORT,
+            user=SUPERUSER,
+            database="postgres",
+            timeout=_CONNECT_TIMEOUT_S,
+            command_timeout=self._options.start_timeout_s,
         )
         try:
             if not await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", ROLE):
@@ -240,8 +271,7 @@ class EmbeddedPostgres:
             if not await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", ROLE):
                 await connection.execute(f"CREATE DATABASE {ROLE} OWNER {ROLE}")
         finally:
-            await connection.close()
-        return f"postgresql://{ROLE}@/{ROLE}?host={quote(str(socket_directory), safe='')}&port={PORT}"
+            await connection.close(timeout=_CONNECT_TIMEOUT_S)
 
     def _rotate_log(self) -> None:
         with contextlib.suppress(FileNotFoundError):

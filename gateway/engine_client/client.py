@@ -7,7 +7,6 @@ error. Every call ends in `abandon`: an open call that nobody refers to would li
 
 import asyncio
 from collections import abc, deque
-from contextlib import suppress
 
 import grpc
 from google.rpc import error_details_pb2
@@ -65,29 +64,35 @@ class EngineCall:
         self._outbox: deque[pb.GenerateRequest] = deque()
         self._writer: asyncio.Task[None] | None = None
         self._is_started = False
+        self._has_failed_write = False
         self._call = stub.Generate(metadata=tuple(metadata.items()))
 
     async def events(self) -> abc.AsyncGenerator[EngineEvent, None]:
-        """Send the request and yield what the engine says, up to and including `Finished`.
+        """Send the request and yield what the engine says; after `Finished` only the end of the call is awaited.
 
         Raises NoEngineError if the engine never answered, EngineLostError if it went away later, and the error that the
         engine's refusal stands for.
         """
-        is_answered = False
+        is_answered = is_finished = False
         try:
             await self._start()
+            # Read to its end: the transport keeps the parts of a call whose status nobody has read.
             async for response in self._call:
                 is_answered = True
                 event = wire.event_from_pb(response)
-                if event is not None:
+                if event is not None and not is_finished:
                     yield event
-                if isinstance(event, Finished):
-                    return
+                is_finished = is_finished or isinstance(event, Finished)
         except grpc.aio.AioRpcError as error:
-            if not is_answered and error.code() is grpc.StatusCode.UNAVAILABLE:
+            # A write that finds the call over hides the engine's own status behind one of the transport's.
+            is_away = error.code() is grpc.StatusCode.UNAVAILABLE or self._has_failed_write
+            if not is_answered and is_away:
                 self._on_refusal()
-            raise _typed(error, is_answered=is_answered) from error
-        raise EngineLostError
+                raise NoEngineError from error
+            if not is_finished:
+                raise _typed(error, is_answered=is_answered) from error
+        if not is_finished:
+            raise EngineLostError
 
     def cancel(self, reason: CancelReason) -> None:
         """Ask the engine to end the request; it answers with `Finished`."""
@@ -106,14 +111,16 @@ class EngineCall:
         if self._writer is not None:
             self._writer.cancel()
         self._call.cancel()
+        if self._has_failed_write:
+            # For the transport the call ended with the failed write, so `cancel` does nothing, and the core would keep
+            # what nobody has read of it for ever.
+            self._call._cython_call.cancel("abandoned")  # type: ignore[attr-defined]  # no public way to it
         if self._on_close is not None:
             self._on_close()
             self._on_close = None
 
     async def _start(self) -> None:
-        # A call that has failed already refuses writes; reading it tells why.
-        with suppress(asyncio.InvalidStateError):
-            await self._call.write(wire.start_to_pb(self._request))
+        await self._write(wire.start_to_pb(self._request))
         self._is_started = True
         self._write_waiting()
 
@@ -128,10 +135,16 @@ class EngineCall:
             self._writer = asyncio.create_task(self._write_all())
 
     async def _write_all(self) -> None:
-        # What cannot be written any more is of no use to a call that has ended: its reader knows.
-        with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
-            while self._outbox:
-                await self._call.write(self._outbox.popleft())
+        while self._outbox:
+            await self._write(self._outbox.popleft())
+
+    async def _write(self, message: pb.GenerateRequest) -> None:
+        try:
+            await self._call.write(message)
+        except asyncio.InvalidStateError:
+            pass  # the call has ended: its reader knows why
+        except grpc.aio.AioRpcError:
+            self._has_failed_write = True
 
 
 class EngineClient:

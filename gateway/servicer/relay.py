@@ -166,6 +166,7 @@ class Generation:
                 self._emit(Continued())
             case Finished():
                 self.progress.finished = event
+                self._limit_patience()  # what is left is the end of the call
 
     def _on_tokens(self, chunk: TokenChunk) -> None:
         progress = self.progress

@@ -12,6 +12,10 @@ from sqlalchemy import text
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway import api_key
 from gateway.errors import KeyRevokedError
+from gateway.store.changes import Change
+from gateway.store.enums import KeyScope
+from gateway.store.keys import create_key
+from gateway.store.records import ApiKeySettings, KeySecret, ResourcePath
 from tests.admin.service import AdminService, Refused, bearer
 
 TEAM = "organizations/acme/teams/search"
@@ -160,12 +164,120 @@ async def test_key_is_found_by_its_public_id_alone(tenant: AdminService):
         assert (await tenant.refused(tenant.stub.GetApiKey, pb.GetApiKeyRequest(name=name))).code == "NOT_FOUND"
 
 
-async def test_platform_keys_cannot_be_reached_by_name(tenant: AdminService):
-    public_id = api_key.parse(tenant.admin_key).public_id
+async def add_platform_key(service: AdminService, **settings) -> api_key.GeneratedKey:
+    """One more administrator's key."""
+    fresh = api_key.generate()
+    pepper = (service.data_dir / "pepper").read_text().strip().encode()
+    secret = KeySecret(api_key.digest(pepper, fresh.secret), 1)
+    path = ResourcePath(None, None, fresh.public_id)
+    await create_key(
+        service.database, Change("tests"), path, ApiKeySettings(scopes=(KeyScope.ADMIN,), **settings), secret
+    )
+    await service.cache.refresh()
+    return fresh
 
-    request = pb.GetApiKeyRequest(name=f"organizations/-/teams/-/apiKeys/{public_id}")
 
-    assert (await tenant.refused(tenant.stub.GetApiKey, request)).code == "NOT_FOUND"
+def own_name(service: AdminService) -> str:
+    return f"apiKeys/{api_key.parse(service.admin_key).public_id}"
+
+
+async def test_platform_key_has_no_name_below_a_team_and_a_teams_key_has_no_other(tenant: AdminService):
+    key = await tenant.create_key()
+
+    for name in (f"organizations/-/teams/-/{own_name(tenant)}", f"apiKeys/{key.name.rpartition('/')[2]}"):
+        assert (await tenant.refused(tenant.stub.GetApiKey, pb.GetApiKeyRequest(name=name))).code == "NOT_FOUND"
+    for name in ("apiKeys/-", "apiKeys/short", "apiKeys/"):
+        refused = await tenant.refused(tenant.stub.GetApiKey, pb.GetApiKeyRequest(name=name))
+        assert refused == Refused("INVALID_ARGUMENT", "INVALID_FIELD", ("name",))
+
+
+async def test_platform_keys_are_read_and_listed_apart_from_those_of_teams(tenant: AdminService):
+    of_team = await tenant.create_key()
+    other = await add_platform_key(tenant)
+
+    found = await tenant.call(tenant.stub.GetApiKey, pb.GetApiKeyRequest(name=own_name(tenant)))
+    listed = {
+        parent: [
+            key.name
+            for key in (await tenant.call(tenant.stub.ListApiKeys, pb.ListApiKeysRequest(parent=parent))).api_keys
+        ]
+        for parent in ("", "-", "organizations/-/teams/-")
+    }
+    page = await tenant.call(tenant.stub.ListApiKeys, pb.ListApiKeysRequest(parent="-", page_size=1))
+    rest = await tenant.call(
+        tenant.stub.ListApiKeys, pb.ListApiKeysRequest(parent="-", page_size=1, page_token=page.next_page_token)
+    )
+
+    assert (found.name, list(found.scopes), found.secret) == (own_name(tenant), ["admin"], "")
+    assert listed[""] == listed["-"] == [own_name(tenant), f"apiKeys/{other.public_id}"]
+    assert listed["organizations/-/teams/-"] == [of_team.name]
+    assert [key.name for key in (*page.api_keys, *rest.api_keys)] == listed["-"]
+
+
+async def test_platform_key_is_revoked_at_once(tenant: AdminService):
+    lost = await add_platform_key(tenant)
+
+    request = pb.RevokeApiKeyRequest(name=f"apiKeys/{lost.public_id}", reason="lost")
+    revoked = await tenant.call(tenant.stub.RevokeApiKey, request)
+    again = await tenant.call(tenant.stub.RevokeApiKey, request)
+    refused = await tenant.refused(tenant.stub.GetApiKey, pb.GetApiKeyRequest(name=own_name(tenant)), bearer(lost.text))
+
+    assert revoked.revoke_reason == "lost"
+    assert again == revoked
+    assert (refused.code, refused.reason) == ("UNAUTHENTICATED", "KEY_REVOKED")
+
+
+async def test_last_platform_key_cannot_be_revoked(tenant: AdminService):
+    for settings in ({}, {"expires_at": datetime.now(UTC) - timedelta(seconds=1)}):
+        other = await add_platform_key(tenant, **settings)
+        if not settings:
+            request = pb.RevokeApiKeyRequest(name=f"apiKeys/{other.public_id}")
+            await tenant.call(tenant.stub.RevokeApiKey, request)
+    own = pb.RevokeApiKeyRequest(name=own_name(tenant))
+
+    refused = await tenant.refused(tenant.stub.RevokeApiKey, own)
+    assert (refused.code, refused.reason) == ("FAILED_PRECONDITION", "PRECONDITION_FAILED")
+    assert await tenant.create_key()  # the key still works
+
+    successor = await add_platform_key(tenant)
+    revoked = await tenant.call(tenant.stub.RevokeApiKey, own, bearer(successor.text))
+    assert revoked.HasField("revoke_time")
+
+
+async def test_platform_key_cannot_be_changed(tenant: AdminService):
+    request = pb.UpdateApiKeyRequest(api_key=pb.ApiKey(name=own_name(tenant), display_name="x"))
+
+    refused = await tenant.refused(tenant.stub.UpdateApiKey, request)
+
+    assert refused == Refused("INVALID_ARGUMENT", "INVALID_FIELD", ("api_key.name",))
+
+
+async def test_request_id_of_another_request_revokes_nothing(tenant: AdminService):
+    first, second = await tenant.create_key(), await tenant.create_key()
+    request_id = str(uuid4())
+    request = pb.RevokeApiKeyRequest(name=first.name, request_id=request_id, reason="leaked")
+    revoked = await tenant.call(tenant.stub.RevokeApiKey, request)
+
+    refused = await tenant.refused(
+        tenant.stub.RevokeApiKey, pb.RevokeApiKeyRequest(name=second.name, request_id=request_id)
+    )
+
+    assert (refused.code, refused.reason) == ("FAILED_PRECONDITION", "REQUEST_ID_REUSED")
+    kept = await tenant.call(tenant.stub.GetApiKey, pb.GetApiKeyRequest(name=second.name))
+    assert not kept.HasField("revoke_time")
+    assert await tenant.call(tenant.stub.RevokeApiKey, request) == revoked
+
+
+async def test_request_id_is_checked_even_where_the_key_was_revoked_before(tenant: AdminService):
+    key = await tenant.create_key()
+    request_id = str(uuid4())
+    await tenant.call(tenant.stub.RevokeApiKey, pb.RevokeApiKeyRequest(name=key.name, request_id=request_id))
+
+    refused = await tenant.refused(
+        tenant.stub.RevokeApiKey, pb.RevokeApiKeyRequest(name=key.name, request_id=request_id, reason="other")
+    )
+
+    assert refused.reason == "REQUEST_ID_REUSED"
 
 
 async def test_keys_of_all_teams_are_listed_by_wildcard(tenant: AdminService):

@@ -7,11 +7,14 @@ import pytest
 
 from gateway import api_key
 from gateway.bootstrap import bootstrap
+from gateway.errors import SettingsError
 from gateway.private_files import PrivateFileError
+from gateway.settings import load_settings, read_pepper
 from gateway.store.changes import Change
 from gateway.store.db import Database
 from gateway.store.keys import get_key, revoke_key
 from gateway.store.records import ResourcePath
+from tests.cli.command_line import CommandLine
 
 
 def mode(path: Path) -> int:
@@ -57,6 +60,8 @@ async def test_lost_or_damaged_key_is_replaced(database_url: str, tmp_path: Path
 async def test_revoked_key_is_replaced(database: Database, database_url: str, tmp_path: Path):
     installation = await bootstrap(tmp_path, database_url)
     public_id = api_key.parse(installation.admin_key_file.read_text().strip()).public_id
+    # Another administrator's: the last one cannot be revoked.
+    await bootstrap(tmp_path / "other", database_url, (tmp_path / "pepper").read_bytes().strip())
     await revoke_key(database, Change("test"), ResourcePath(None, None, public_id), "lost")
 
     again = await bootstrap(tmp_path, database_url)
@@ -82,3 +87,26 @@ async def test_given_pepper_needs_no_file(database_url: str, tmp_path: Path):
     assert first.has_new_admin_key
     assert not second.has_new_admin_key
     assert not (tmp_path / "pepper").exists()
+
+
+async def test_pepper_file_too_short_to_keep_a_secret_is_refused(database_url: str, tmp_path: Path):
+    (tmp_path / "pepper").write_text("short\n")
+
+    with pytest.raises(SettingsError, match=r"pepper holds fewer than 16 bytes"):
+        await bootstrap(tmp_path, database_url)
+
+    assert contents(tmp_path) == {"pepper": "short\n"}
+
+
+async def test_key_made_under_the_variable_is_one_that_the_gateway_accepts(
+    database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("EVENFLOW_PEPPER", " 0123456789abcdef\n")
+
+    ran = await CommandLine()("bootstrap", "--database-url", database_url, "--data-dir", str(tmp_path))
+
+    assert ran.exit_code == 0
+    key = api_key.parse((tmp_path / "admin.key").read_text().strip())
+    (stored,) = (await get_key(database, ResourcePath(None, None, key.public_id))).secrets
+    pepper = read_pepper(load_settings(engine="unix:/e.sock", database_url=database_url))
+    assert api_key.is_match(pepper, key.secret, stored.digest)

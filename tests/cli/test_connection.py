@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.connection import DEFAULT_ADDRESS, Target, find_address, find_admin_key, find_api_key
+from gateway.cli.connection import Target, find_address, find_admin_key, find_api_key
 from gateway.cli.data_dir import DataDir
 from gateway.cli.errors import UsageError
+from gateway.settings import DEFAULT_LISTEN
 from tests.cli.command_line import CommandLine
 
 
@@ -18,7 +19,7 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDir:
 
 
 def test_flag_wins_over_the_endpoint_file_and_that_over_the_default(data_dir: DataDir):
-    assert find_address(Target(None, data_dir, None)) == DEFAULT_ADDRESS
+    assert find_address(Target(None, data_dir, None)) == DEFAULT_LISTEN
     data_dir.endpoint.write_text("127.0.0.1:7\n")
     assert find_address(Target(None, data_dir, None)) == "127.0.0.1:7"
     assert find_address(Target("host:8", data_dir, None)) == "host:8"

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from gateway import api_key
+from gateway.bootstrap import bootstrap
 from tests.admin.service import AdminService
 from tests.cli.command_line import CommandLine
 
@@ -86,6 +87,35 @@ async def test_key_is_revoked_by_its_public_id_or_its_text(command_line: Command
     assert second["revoke_time"]
     assert [str(key_id) for key_id in service.aborted_keys] == [by_text["uid"]]
     assert (await command_line("keys", "list")).stdout.count("revoked") == 2
+
+
+async def test_platform_key_is_listed_apart_and_revoked_by_its_public_id(
+    command_line: CommandLine, service: AdminService, database_url: str
+):
+    await make_team(command_line)
+    await make_key(command_line)
+    own_id = api_key.parse(service.admin_key).public_id
+    (service.data_dir / "admin.key").unlink()
+    await bootstrap(service.data_dir, database_url)
+
+    listed = (await command_line("keys", "list", "--platform", "-o", "json")).json()
+    of_teams = (await command_line("keys", "list", "-o", "json")).json()
+    table = await command_line("keys", "list", "--platform")
+    revoked = (await command_line("keys", "revoke", own_id, "--reason", "lost", "-o", "json")).json()
+    last = await command_line("keys", "revoke", listed[1]["name"])
+
+    assert [key["name"] for key in listed] == [f"apiKeys/{own_id}", listed[1]["name"]]
+    assert len(of_teams) == 1
+    assert "(platform)" in table.stdout
+    assert (revoked["name"], revoked["revoke_reason"]) == (f"apiKeys/{own_id}", "lost")
+    assert last.exit_code != 0
+    assert "last platform key" in last.stderr
+
+
+async def test_platform_keys_belong_to_no_team(command_line: CommandLine):
+    ran = await command_line("keys", "list", "--platform", "--team", "acme/search")
+
+    assert ran.exit_code == 2
 
 
 async def test_key_that_never_expires_has_to_be_asked_for(command_line: CommandLine):

@@ -1,6 +1,7 @@
 """What the stack reads from its surroundings: addresses, ports, the engine's progress."""
 
 import json
+import os
 import socket
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 
 from gateway.cli.data_dir import DataDir
 from gateway.cli.errors import CliError, UsageError
-from gateway.cli.stack import StackSettings, listen_address, loading_percent
+from gateway.cli.stack import Stack, StackSettings, engine_environment, listen_address, loading_percent
+from gateway.errors import SettingsError
 
 
 def settings(listen: str) -> StackSettings:
@@ -55,3 +57,61 @@ def test_only_the_engines_progress_is_read_as_progress():
     assert loading_percent(json.dumps({"event": "loading model", "percent": 25})) == 25
     for line in ("", "loading model", '"loading model"', '{"event": "loading model"', '{"percent": 3}'):
         assert loading_percent(line) is None
+
+
+def test_engine_sees_its_own_settings_and_no_secret_of_the_others():
+    kept = {"PATH": "/bin", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4317", "EVENFLOW_ENGINE_MODEL": "/model"}
+    secrets = {
+        "EVENFLOW_PEPPER": "p",
+        "EVENFLOW_DATABASE_URL": "postgresql://u:p@h/d",
+        "EVENFLOW_ADMIN_KEY": "k",
+        "EVENFLOW_API_KEY": "k",
+        "EVENFLOW_GATEWAY_LISTEN": "h:1",
+        "EVENFLOW_MODEL": "smollm2",
+        "PGPASSWORD": "p",
+    }
+
+    assert engine_environment({**kept, **secrets}) == kept
+
+
+async def test_engine_is_started_with_that_environment_and_ends_with_its_supervisor(tmp_path: Path):
+    class Recorder:
+        """Notes the parts, and fails the first wait."""
+
+        def __init__(self) -> None:
+            self.parts = {}
+
+        def keep(self, part):
+            self.parts[part.name] = part
+            return part
+
+        async def until_ready(self, *parts) -> None:
+            raise InterruptedError
+
+    supervisor = Recorder()
+    stack = Stack(
+        StackSettings(
+            data_dir=DataDir(tmp_path),
+            sockets=tmp_path,
+            listen="127.0.0.1:7",
+            environment={"PATH": "/bin", "EVENFLOW_PEPPER": "0123456789abcdef"},
+        ),
+        supervisor,
+        lambda part, detail: None,
+    )
+
+    with pytest.raises(InterruptedError):
+        await stack.bring_up()
+
+    engine = supervisor.parts["engine"]
+    assert engine.env == {"PATH": "/bin"}
+    assert engine.argv[-2:] == ("--parent-pid", str(os.getpid()))
+
+
+async def test_pepper_that_is_too_short_starts_nothing(tmp_path: Path):
+    settings = StackSettings(
+        data_dir=DataDir(tmp_path), sockets=tmp_path, listen="127.0.0.1:7", environment={"EVENFLOW_PEPPER": "short"}
+    )
+
+    with pytest.raises(SettingsError, match="EVENFLOW_PEPPER"):
+        await Stack(settings, supervisor=None, on_detail=None).bring_up()

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.cli.errors import UsageError
 from gateway.api_key import NEVER_EXPIRES
+from gateway.cli.errors import UsageError
 from gateway.cli.keys import parse_expiry
 from tests.cli.command_line import CommandLine
 
@@ -26,6 +26,7 @@ from tests.cli.command_line import CommandLine
         ("quota-policies", "update", "acme", "--limit", "requests=5/1fortnight"),
         ("quota-policies", "update", "acme", "--limit", "requests=5:color=red"),
         ("orgs", "list", "-o", "xml"),
+        ("bootstrap", "--database-url", "postgresql://u@h/d", "--pepper", "0123456789abcdef"),
     ],
 )
 def test_wrong_usage_ends_with_two(

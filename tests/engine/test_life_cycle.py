@@ -145,16 +145,25 @@ async def test_log_that_nobody_reads_any_more_stops_nothing(tmp_path):
 
 
 PARENT = """
-import subprocess, sys
-child = subprocess.Popen([sys.executable, "-m", *sys.argv[1:]])
+import os, subprocess, sys
+words = [word.replace("PARENT", str(os.getpid())) for word in sys.argv[1:]]
+child = subprocess.Popen([sys.executable, "-m", *words])
 print(child.pid, flush=True)
 child.wait()
 """
 
 
+def test_engine_whose_parent_ended_before_it_looked_ends_at_once(tmp_path):
+    parent = subprocess.Popen([sys.executable, "-c", ""])
+    parent.wait()
+    with engine_process(f"{FAKE} loading", tmp_path, "--parent-pid", str(parent.pid)) as engine:
+        assert engine.exit_code() == 0
+    assert not engine.socket.exists()
+
+
 @pytest.mark.parametrize("stays", [False, True])
 def test_engine_ends_with_its_parent_if_it_is_told_to(tmp_path, stays):
-    log_path, flags = tmp_path / "engine.log", [] if stays else ["--exit-with-parent"]
+    log_path, flags = tmp_path / "engine.log", [] if stays else ["--parent-pid", "PARENT"]
     command = [sys.executable, "-c", PARENT, FAKE, "healthy", "--listen", f"unix:{tmp_path}/e.sock", *flags]
     with log_path.open("wb") as log:
         parent = subprocess.Popen(command, cwd=ROOT, env=clean_environ(), stdout=subprocess.PIPE, stderr=log)

@@ -1,14 +1,13 @@
-"""The service over a real socket, with a fake model: streams, refusals, cancels, draining."""
+"""The service over a real socket, with a fake model: streams, cancels, figures, draining, failures."""
 
 import asyncio
 
-import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenflow.engine.v1 import engine_pb2 as pb
 from tests.engine.conftest import connected
-from tests.engine.wire import Answer, cancel, expected_tokens, generate, refusal, start, until_blocks_are_free
+from tests.engine.wire import cancel, expected_tokens, generate, refusal, start, until_blocks_are_free
 
 
 async def test_stream_has_its_messages_in_order_and_ends_in_finished(stub):
@@ -31,10 +30,19 @@ async def test_half_closed_call_is_served_to_its_end(stub):
     assert answer.reason == "LENGTH"
 
 
-async def test_model_and_stop_tokens_end_the_output_and_belong_to_it(stub):
-    answer = await generate(stub, start("a", sampling={"stop_token_ids": [12]})).to_end()
-    assert answer.token_ids == expected_tokens(3)
-    assert answer.reason == "STOP"
+@pytest.mark.parametrize(
+    ("sampling", "num_tokens", "reason"),
+    [
+        ({"stop_token_ids": [12]}, 3, "STOP"),
+        ({"stop_token_ids": [12], "ignore_eos": True}, 3, "STOP"),
+        ({}, 231, "STOP"),  # token 240 ends the fake model's text
+        ({"ignore_eos": True}, 235, "LENGTH"),
+    ],
+)
+async def test_stop_tokens_and_the_models_own_end_the_output_and_belong_to_it(stub, sampling, num_tokens, reason):
+    answer = await generate(stub, start("a", max_output_tokens=235, sampling=sampling)).to_end()
+    assert answer.token_ids == expected_tokens(num_tokens)
+    assert answer.reason == reason
 
 
 @pytest.mark.parametrize(
@@ -151,148 +159,12 @@ async def test_idle_engine_wakes_for_a_deadline(stub):
     assert (await answer.to_end()).reason == "DEADLINE"
 
 
-async def test_duplicate_is_refused_and_its_end_does_not_touch_the_first(stub, runner):
-    runner.hold()
-    first = generate(stub, start("a", max_output_tokens=100))
-    await first.until("accepted")
-    code, reason, _, _ = await runner.step_until(refusal(generate(stub, start("a"))))
-    assert (code, reason) == ("ALREADY_EXISTS", "DUPLICATE_GENERATION")
-    third = generate(stub, start("a"))
-    third.cancel_rpc()
-    runner.release()
-    assert (await first.to_end()).token_ids == expected_tokens(100)
-    assert first.reason == "LENGTH"
-
-
-async def test_id_can_be_used_again_after_the_end(stub):
-    for _ in range(2):
-        assert (await generate(stub, start("a")).to_end()).token_ids == expected_tokens(4)
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"prompt": []}, "prompt_token_ids"),
-        ({"prompt": [1000]}, "prompt_token_ids"),
-        ({"prompt": [2**32 - 1]}, "prompt_token_ids"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"max_output_tokens": -5}, "max_output_tokens"),
-        ({"grant_output_tokens": -1}, "grant_output_tokens"),
-        ({"tenant": ()}, "path"),
-        ({"tenant": ("acme", "")}, "path.id"),
-        ({"tenant": ("acme", "a/b")}, "path.id"),
-        ({"sampling": {"temperature": float("nan")}}, "sampling.temperature"),
-        ({"sampling": {"temperature": -0.1}}, "sampling.temperature"),
-        ({"sampling": {"temperature": float("inf")}}, "sampling.temperature"),
-        ({"sampling": {"top_p": 0.0}}, "sampling.top_p"),
-        ({"sampling": {"top_p": 1.5}}, "sampling.top_p"),
-        ({"sampling": {"min_p": -0.5}}, "sampling.min_p"),
-        ({"sampling": {"repetition_penalty": 0.0}}, "sampling.repetition_penalty"),
-        ({"sampling": {"presence_penalty": 2.5}}, "sampling.presence_penalty"),
-        ({"sampling": {"frequency_penalty": float("-inf")}}, "sampling.frequency_penalty"),
-        ({"sampling": {"num_logprobs": 21}}, "sampling.num_logprobs"),
-        ({"sampling": {"stop_token_ids": [1000]}}, "sampling.stop_token_ids"),
-        ({"sampling": {"stop_token_ids": [3] * 257}}, "sampling.stop_token_ids"),
-    ],
-)
-async def test_field_out_of_range_is_refused_by_name(stub, fields, field):
-    code, reason, metadata, text = await refusal(generate(stub, start("a", **fields)))
-    assert (code, reason, metadata["field"]) == ("INVALID_ARGUMENT", "INVALID_FIELD", field)
-    assert text.startswith(field)
-    assert (await generate(stub, start("b")).to_end()).reason == "LENGTH"
-
-
-async def test_request_without_sampling_or_class_or_id_is_refused(stub):
-    for field in ("sampling", "priority_class", "generation_id"):
-        request = start("a")
-        request.start.ClearField(field)
-        _, reason, metadata, _ = await refusal(generate(stub, request))
-        assert reason == "INVALID_FIELD"
-        assert metadata["field"].startswith(field)
-
-
-@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
-async def test_weight_that_is_no_share_is_refused(stub, weight):
-    request = start("a")
-    request.start.path[1].weight = weight
-    _, reason, metadata, _ = await refusal(generate(stub, request))
-    assert (reason, metadata["field"]) == ("INVALID_FIELD", "path.weight")
-
-
-async def test_what_can_never_fit_is_refused_at_once_and_alone(stub, runner):
-    # The pool holds 64 blocks of 4 tokens, the context 512 tokens.
-    code, reason, metadata, _ = await refusal(generate(stub, start("a", max_output_tokens=254)))
-    assert (code, reason) == ("INVALID_ARGUMENT", "EXCEEDS_KV_POOL")
-    assert metadata == {"num_tokens": "257", "max_tokens": "256"}
-    _, reason, _, _ = await refusal(generate(stub, start("a", max_output_tokens=2**31 - 1)))
-    assert reason == "CONTEXT_LENGTH"
-    assert (await generate(stub, start("a", max_output_tokens=253)).to_end()).reason == "LENGTH"
-
-
-@pytest.mark.parametrize("version", [0, 2])
-async def test_other_protocol_version_is_refused(stub, version):
-    code, reason, metadata, _ = await refusal(generate(stub, start("a", protocol_version=version)))
-    assert (code, reason, metadata) == ("FAILED_PRECONDITION", "PROTOCOL_VERSION", {"protocol_version": "1"})
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stub.GetModelInfo(pb.GetModelInfoRequest(protocol_version=version))
-    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-
-
-async def test_first_message_must_be_start(stub):
-    for message in (cancel(), pb.GenerateRequest()):
-        _, reason, metadata, _ = await refusal(generate(stub, message))
-        assert (reason, metadata["field"]) == ("INVALID_FIELD", "start")
-
-
-async def test_call_without_any_message_is_refused(stub):
-    answer = Answer(stub.Generate)
-    answer.half_close()
-    _, reason, metadata, _ = await refusal(answer)
-    assert (reason, metadata["field"]) == ("INVALID_FIELD", "start")
-
-
-async def test_second_start_ends_the_call_and_frees_its_blocks(stub, runner):
-    runner.hold()
-    answer = generate(stub, start("a", max_output_tokens=100))
-    await answer.until("accepted")
-    answer.write(start("b"))
-    code, reason, metadata, _ = await refusal(answer)
-    assert (code, reason, metadata["field"]) == ("INVALID_ARGUMENT", "INVALID_FIELD", "start")
-    runner.release()
-    await until_blocks_are_free(stub)
-
-
-async def test_bytes_that_are_no_message_are_refused_and_harm_nobody(stub, channel):
-    method = "/evenflow.engine.v1.EngineService/"
-    garbage = b"\xff\xff\xff\xff"
-    for name in ("GetModelInfo", "GetStats", "Drain"):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channel.unary_unary(method + name)(garbage)
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    for messages in ([garbage], [start("a", grant_output_tokens=1).SerializeToString(), garbage]):
-        answer = Answer(
-            channel.stream_stream(method + "Generate", response_deserializer=pb.GenerateResponse.FromString)
-        )
-        for message in messages:
-            answer.write(message)
-        _, reason, metadata, _ = await refusal(answer)
-        assert (reason, metadata["field"]) == ("INVALID_FIELD", "message")
-    await until_blocks_are_free(stub)
-
-
-async def test_unknown_fields_and_enum_values_are_harmless(stub):
-    request = pb.GenerateRequest.FromString(start("a").SerializeToString() + b"\xf8\x3f\x01")
-    answer = generate(stub, request)
-    answer.write(pb.GenerateRequest(set_class=pb.SetClass(priority_class=pb.PriorityClass(name="batch"))))
-    assert (await answer.to_end()).reason == "LENGTH"
-
-
 async def test_model_info_holds_what_the_gateway_needs(stub):
     info = await stub.GetModelInfo(pb.GetModelInfoRequest(protocol_version=1))
     assert info.name == "fake"
     assert info.tokenizer_json == b"{}"
     assert info.bos_token_id == 1
-    assert list(info.eos_token_ids) == [2]
+    assert list(info.eos_token_ids) == [240]
     assert not info.HasField("pad_token_id")
     assert info.HasField("unk_token_id")
     assert info.unk_token_id == 0

@@ -89,8 +89,8 @@ def test_policy_option_may_hold_an_equals_sign():
     assert policy_options("scheduling_option", ["a=b=c"]) == {"a": "b=c"}
 
 
-@pytest.mark.parametrize(("num_cores", "num_threads"), [(1, 1), (2, 2), (3, 2), (8, 7)])
-def test_a_core_is_left_to_the_gateway_where_there_are_more_than_two(num_cores, num_threads):
+@pytest.mark.parametrize(("num_cores", "num_threads"), [(1, 1), (2, 1), (3, 2), (8, 7)])
+def test_a_core_is_left_to_the_gateway_where_there_is_another(num_cores, num_threads):
     assert resolve_num_threads(settings(), num_cores) == num_threads
 
 

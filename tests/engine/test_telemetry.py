@@ -169,6 +169,26 @@ def test_nothing_is_traced_and_no_sdk_imported_without_an_endpoint(monkeypatch):
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({}, "evenflow-engine"),
+        ({"OTEL_SERVICE_NAME": "mine"}, "mine"),
+        ({"OTEL_SERVICE_NAME": ""}, "evenflow-engine"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=mine"}, "mine"),
+    ],
+)
+def test_operator_may_name_the_service(monkeypatch, variables, name):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    for variable in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    tracing = start_tracing()
+    assert tracing._provider.resource.attributes["service.name"] == name
+    tracing.shutdown()
+
+
 async def test_spans_reach_a_collector_over_otlp(monkeypatch, runner, tmp_path):
     received = []
 

@@ -44,6 +44,14 @@ def byte_tokenizer_json() -> bytes:
     return tokenizer.to_str().encode()
 
 
+async def abort(context, code: grpc.StatusCode, reason: str, message: str) -> None:
+    """End the call as the engine does."""
+    detail = AnyMessage()
+    detail.Pack(error_details_pb2.ErrorInfo(domain="evenflow", reason=reason))
+    status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=message, details=[detail])
+    await context.abort_with_status(rpc_status.to_status(status))
+
+
 class FakeCall:
     """One `Generate` call, driven by a script."""
 
@@ -88,10 +96,7 @@ class FakeCall:
         await self._write(finished=pb.Finished(reason=reason, usage=usage, timings=timings, error=error))
 
     async def refuse(self, code: grpc.StatusCode, reason: str, message: str = "refused") -> None:
-        detail = AnyMessage()
-        detail.Pack(error_details_pb2.ErrorInfo(domain="evenflow", reason=reason))
-        status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=message, details=[detail])
-        await self._context.abort_with_status(rpc_status.to_status(status))
+        await abort(self._context, code, reason, message)
 
     async def control(self, kind: str) -> pb.GenerateRequest:
         """The first control message of this kind; waits for it."""
@@ -171,6 +176,9 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
             block_size=16,
             num_device_blocks=128,
         )
+        self.info_refusal: tuple[grpc.StatusCode, str] | None = None
+        self.num_info_calls = 0
+        self.is_draining = False
         self._server: grpc.aio.Server | None = None
         self._new_call = asyncio.Event()
 
@@ -209,7 +217,12 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
             call.ended.set()
 
     async def GetModelInfo(self, request, context):  # noqa: N802
+        self.num_info_calls += 1
+        if self.info_refusal is not None:
+            await abort(context, *self.info_refusal, "refused")
         return self.info
 
     async def GetStats(self, request, context):  # noqa: N802
-        return pb.GetStatsResponse(scheduling_policy="vtc", running=len(self.calls), num_device_blocks=128)
+        return pb.GetStatsResponse(
+            scheduling_policy="vtc", running=len(self.calls), num_device_blocks=128, draining=self.is_draining
+        )

@@ -298,14 +298,6 @@ async def test_what_the_engine_says_of_its_failure_is_in_the_log_and_nowhere_els
     assert "secret of the engine" in line["cause"]
 
 
-async def test_a_deadline_beyond_all_reckoning_is_no_deadline(world: World, tenant: Tenant) -> None:
-    longest_s = 99_999_999 * 3600.0  # the largest value that `grpc-timeout` can have
-
-    answer = await tenant.generate(timeout=longest_s)
-
-    assert answer.outputs[0].text == "hello"
-
-
 async def test_a_bug_is_told_by_its_request_id_only(
     world: World, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,25 +2,35 @@
 
 import asyncio
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import grpc
+import pytest
 import pytest_asyncio
+import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from sqlalchemy import text
+from uuid_utils.compat import uuid7
 
 from evenflow.admin.v1 import admin_pb2, admin_pb2_grpc
 from gateway import api_key, ledger
 from gateway.server import GENERATION_SERVICE, MODEL_SERVICE
+from gateway.servicer import served_models
+from gateway.store.cache import STORE_LOST_AFTER_S
 from gateway.store.db import Database
+from gateway.store.enums import StoreLossAction
 from gateway.store.errors import DatabaseUnavailableError
-from gateway.store.records import ResourcePath
+from gateway.store.quota_policies import create_quota_policy
+from gateway.store.records import QuotaPolicySettings, ResourcePath
 from gateway.store.usage import UsageEvent, insert_usage
-from tests.gateway.fake_engine import FakeEngine, begun
+from tests.gateway.fake_engine import FakeCall, FakeEngine, begun
 from tests.gateway.postgres_proxy import PostgresProxy
-from tests.gateway.world import Tenant, World, eventually, refused
+from tests.gateway.world import CHANGE, Tenant, World, eventually, refused
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -149,52 +159,83 @@ class Clock:
         return time.monotonic() + self.offset_s
 
 
+FAIL = (
+    "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS"
+    " $$ BEGIN RAISE EXCEPTION 'the disk' USING ERRCODE = '{state}'; END $$"
+)
+ON_USAGE = "CREATE TRIGGER fail BEFORE INSERT ON usage_event FOR EACH ROW EXECUTE FUNCTION fail()"
+ON_KEYS = "CREATE TRIGGER fail BEFORE UPDATE ON api_key FOR EACH ROW EXECUTE FUNCTION fail()"
+
+
 @pytest.mark.parametrize(
     ("breaks", "mends"),
     [
-        # What a standby answers after a failover, by the default that sessions begin with.
-        ("ALTER DATABASE {name} SET default_transaction_read_only = on", "ALTER DATABASE {name} RESET ALL"),
-        ("ALTER TABLE usage_event RENAME TO gone", "ALTER TABLE gone RENAME TO usage_event"),
-        (
-            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS"
-            " $$ BEGIN RAISE EXCEPTION 'disk' USING ERRCODE = 'XX000'; END $$;"
-            "CREATE TRIGGER fail BEFORE INSERT ON usage_event_default FOR EACH ROW EXECUTE FUNCTION fail();"
-            "CREATE TRIGGER fail BEFORE UPDATE ON api_key FOR EACH ROW EXECUTE FUNCTION fail()",
-            "DROP FUNCTION fail CASCADE",
+        *(
+            ((FAIL.format(state=state), ON_USAGE, ON_KEYS), "DROP FUNCTION fail CASCADE")
+            for state in (
+                "25006",
+                "42501",
+                "58030",
+                "XX000",
+                "P0001",
+            )  # read-only, no right, I/O error, corrupt, raised
         ),
+        (("ALTER TABLE usage_event RENAME TO gone",), "ALTER TABLE gone RENAME TO usage_event"),
     ],
 )
-async def test_usage_survives_a_database_that_refuses_to_write(
-    closed_world: World, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch, breaks: str, mends: str
+async def test_usage_outlives_whatever_the_database_says_and_is_complained_about_once(
+    world: World, tenant: Tenant, monkeypatch: pytest.MonkeyPatch, breaks: tuple[str, ...], mends: str
 ) -> None:
-    world, closed_world.database_url = closed_world, proxy.url
+    num_attempts = 0
+
+    async def count(database: Database, events: list[UsageEvent]) -> int:
+        nonlocal num_attempts
+        num_attempts += 1
+        return await insert_usage(database, events)
+
+    monkeypatch.setattr(ledger, "insert_usage", count)
     monkeypatch.setattr(ledger, "RETRY_S", 0.01)
-    monkeypatch.setattr(usage, "DEFAULT_DAYS_AHEAD", 0)
-    await world.open()
-    await world.serving()
-    tenant = await world.tenant()
-    name = urlsplit(world.database_url).path.strip("/")
+    await execute(world.database, *breaks)
     with structlog.testing.capture_logs() as lines:
-        await execute(world.database, breaks.format(name=name))
-        await proxy.shut()  # what is set for a database holds for new sessions
-        await proxy.open()
         answers = [await tenant.generate() for _ in range(3)]
         await world.live._last_used.flush()
-        await eventually(lambda: told(lines, "usage waits for the database"))
-        num_attempts = await attempts(world, 3)
-        await execute(
-            world.database, "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE; " + mends.format(name=name)
-        )
-        await proxy.shut()
-        await proxy.open()
+        await eventually(lambda: num_attempts >= 5)
+        await execute(world.database, mends)
         rows = await world.usage_rows()
 
     assert {str(row["generation_id"]) for row in rows} == {answer.generation_id for answer in answers}
-    assert num_attempts >= 3
-    assert (
-        len(told(lines, "usage waits for the database")) <= 2
-    )  # once for the refusals, once for the broken connection
+    assert [line["event"] for line in lines].count("usage waits for the database") == 1
     assert world.is_running
+
+
+async def test_a_standby_that_only_reads_keeps_the_gateway_running_and_the_usage_waiting(
+    closed_world: World, proxy: PostgresProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, closed_world.database_url = closed_world, proxy.url
+    monkeypatch.setattr(ledger, "RETRY_S", 0.01)
+    name = urlsplit(world.database_url).path.strip("/")
+    await execute(world.database, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    await world.open()  # its sessions begin after the change, and the partitions cannot be made
+    await world.serving()
+    tenant = await world.tenant()
+
+    with structlog.testing.capture_logs() as lines:
+        assert await tenant.generate()
+        await eventually(lambda: any(line["event"] == "usage waits for the database" for line in lines))
+    await world.live._last_used.flush()
+    is_running = world.is_running
+    await execute(world.database, f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    await proxy.shut()
+    await proxy.open()
+
+    assert is_running
+    assert len(await world.usage_rows()) == 1
+
+
+async def execute(database: Database, *statements: str) -> None:
+    for statement in statements:
+        async with database.session() as session:
+            await session.execute(text(statement))
 
 
 async def test_administration_is_unavailable_without_postgres(proxied: World, proxy: PostgresProxy) -> None:
@@ -259,11 +300,73 @@ async def test_an_engine_that_speaks_another_version_is_not_used(closed_world: W
     assert (await refused(tenant.generate())).info.reason == "NO_ENGINE"
 
 
-async def test_a_draining_engine_is_no_engine(world: World, tenant: Tenant) -> None:
-    async def script(call) -> None:
-        await call.refuse(grpc.StatusCode.UNAVAILABLE, "DRAINING")
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD"),
+        (grpc.StatusCode.INVALID_ARGUMENT, "CONTEXT_LENGTH"),
+        (grpc.StatusCode.FAILED_PRECONDITION, "PROTOCOL_VERSION"),
+        (grpc.StatusCode.INTERNAL, "OTHER"),
+        (grpc.StatusCode.UNIMPLEMENTED, "OTHER"),
+    ],
+)
+async def test_an_engine_that_will_not_say_what_it_serves_takes_nothing_else_with_it(
+    closed_world: World,
+    second_engine: FakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    code: grpc.StatusCode,
+    reason: str,
+) -> None:
+    world = closed_world
+    monkeypatch.setattr(served_models, "RETRY_S", 0.01)
+    monkeypatch.setattr(served_models, "UNUSABLE_RETRY_S", 0.01)
+    world.engine.info_refusal = (code, reason)
+    world.options["engine"] = f"{world.engine.address},{second_engine.address}"
+    await world.open()
+    await world.serving()
+    await eventually(lambda: world.engine.num_info_calls >= 3)
+    tenant = await world.tenant()
+    assert await tenant.generate()
 
-    world.engine.script = script
+    world.engine.info_refusal = None
+    await eventually(lambda: len(world.live._models._ready) == 2)
+    assert world.is_running
+
+
+async def test_an_engine_that_turns_a_request_away_attracts_no_others_until_it_takes_them_again(
+    closed_world: World, second_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, draining, other = closed_world, closed_world.engine, second_engine
+    monkeypatch.setattr(served_models, "RETRY_S", 0.01)
+    world.options["engine"] = f"{draining.address},{other.address}"
+    await world.open()
+    await eventually(lambda: len(world.live._models._ready) == 2)
+    tenant = await world.tenant()
+    draining.script, other.script = turn_away, begun
+    draining.is_draining = True
+    refusal = await refused(tenant.stream())  # both are idle: the first one is asked
+    held = [tenant.stream() for _ in range(5)]
+    first_messages = [await stream.read() for stream in held]
+
+    assert refusal.info.reason == "NO_ENGINE"
+    assert all(message.HasField("admission") for message in first_messages)
+    assert (len(draining.calls), len(other.calls)) == (1, 5)
+    draining.script, draining.is_draining = begun, False
+    await eventually(lambda: len(world.live._models._ready) == 2)
+    late = tenant.stream()
+    await late.read()
+    assert len(draining.calls) == 2
+    for stream in (*held, late):
+        stream.cancel()
+    await eventually(lambda: not world.live.num_live_requests)
+
+
+async def turn_away(call: FakeCall) -> None:
+    await call.refuse(grpc.StatusCode.UNAVAILABLE, "DRAINING")
+
+
+async def test_a_draining_engine_is_no_engine(world: World, tenant: Tenant) -> None:
+    world.engine.script = turn_away
     refusal = await refused(tenant.stream())
 
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.UNAVAILABLE, "NO_ENGINE")
@@ -332,6 +435,34 @@ async def test_usage_that_was_written_before_the_connection_broke_is_not_written
 
     assert len(await world.usage_rows()) == 1
     assert num_attempts == 2
+
+
+async def test_good_events_are_kept_when_the_database_goes_away_while_a_bad_one_is_sought(
+    world: World, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await tenant.generate()
+    (row,) = await world.usage_rows()
+    good = UsageEvent(**{name: row[name] for name in UsageEvent.__slots__})
+    events = [replace(good, generation_id=uuid7()) for _ in range(4)]
+    events[1] = replace(good, generation_id=uuid4())  # no UUIDv7: it has no day
+    num_singles = 0
+
+    async def lose_the_connection(database: Database, batch: list[UsageEvent]) -> int:
+        nonlocal num_singles
+        num_singles += len(batch) == 1
+        if len(batch) == 1 and num_singles == 3:
+            raise DatabaseUnavailableError("gone in the middle")
+        return await insert_usage(database, batch)
+
+    monkeypatch.setattr(ledger, "insert_usage", lose_the_connection)
+    monkeypatch.setattr(ledger, "RETRY_S", 0.01)
+    for event in events:
+        world.ledger.record(event)
+
+    rows = await world.usage_rows()
+    assert {row["generation_id"] for row in rows} == {
+        good.generation_id, *(event.generation_id for event in events if event is not events[1])
+    }  # fmt: skip
 
 
 async def test_an_event_that_cannot_be_stored_does_not_keep_the_others_out(world: World, tenant: Tenant) -> None:

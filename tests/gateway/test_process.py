@@ -17,19 +17,19 @@ from gateway.errors import SettingsError
 from gateway.server import Gateway
 from gateway.settings import load_settings
 from gateway.telemetry import Telemetry
-from tests.gateway.fake_engine import FakeCall, FakeEngine
+from tests.gateway.fake_engine import FakeCall, FakeEngine, begun
 from tests.gateway.world import PEPPER, World, make_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = "import asyncio; from gateway import server, settings; asyncio.run(server.serve(settings.load_settings()))"
 
 
-async def start_process(world: World, port: int) -> asyncio.subprocess.Process:
+async def start_process(world: World, port: int, main: str = MAIN, **variables: str) -> asyncio.subprocess.Process:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EVENFLOW_")}
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        MAIN,
+        main,
         cwd=ROOT,
         stderr=asyncio.subprocess.PIPE,
         env={
@@ -38,6 +38,7 @@ async def start_process(world: World, port: int) -> asyncio.subprocess.Process:
             "EVENFLOW_GATEWAY_ENGINE": world.engine.address,
             "EVENFLOW_DATABASE_URL": world.database_url,
             "EVENFLOW_PEPPER": PEPPER,
+            **variables,
         },
     )
 
@@ -93,6 +94,112 @@ async def test_sigterm_lets_the_running_stream_finish_writes_the_ledger_and_exit
     assert code == 0
     assert messages[-1].finish.usage.output_tokens == 3
     assert len(await world.usage_rows()) == 1
+
+
+async def test_a_second_signal_ends_the_process_at_once(world: World, free_port: int) -> None:
+    world.engine.script = begun
+    tenant = await world.tenant()
+    process = await start_process(world, free_port)
+    try:
+        await next_event(process, "engine ready")
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{free_port}") as channel:
+            stub = generation_pb2_grpc.GenerationServiceStub(channel)
+            request = pb.StreamGenerateRequest(spec=make_spec())
+            stream = stub.StreamGenerate(request, metadata=tenant.metadata)
+            await stream.read()
+            process.send_signal(signal.SIGTERM)
+            await next_event(process, "gateway draining")  # which the open stream holds up for its grace time
+            process.send_signal(signal.SIGINT)
+            code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+
+    assert code == 128 + signal.SIGINT
+
+
+async def test_a_collector_that_never_answers_does_not_hold_the_process(world: World, free_port: int) -> None:
+    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    collector = await asyncio.start_server(ignore, "127.0.0.1", 0)
+    port = collector.sockets[0].getsockname()[1]
+    endpoint = f"http://127.0.0.1:{port}"
+    # The exporter's own patience is beyond the test's, so that only ours can end the wait.
+    process = await start_process(
+        world, free_port, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, OTEL_EXPORTER_OTLP_TIMEOUT="3600"
+    )
+    try:
+        await next_event(process, "engine ready")
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{free_port}") as channel:
+            stub = generation_pb2_grpc.GenerationServiceStub(channel)
+            await stub.Generate(
+                pb.GenerateRequest(spec=make_spec()), metadata=(await world.tenant()).metadata, wait_for_ready=True
+            )
+        process.send_signal(signal.SIGTERM)
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+        collector.close()
+
+    assert code == 0
+
+
+BROKEN = """
+import asyncio
+from gateway import ledger, server, settings
+
+class LoudLedger(ledger.Ledger):
+    async def run(self):
+        while not self.num_waiting:
+            await asyncio.sleep(0.001)
+        raise LookupError("a bug of the writer")
+
+server.Ledger = LoudLedger
+asyncio.run(server.serve(settings.load_settings()))
+"""
+
+
+async def test_a_bug_in_the_background_ends_the_gateway_with_its_streams_finished_and_its_usage_written(
+    world: World, free_port: int
+) -> None:
+    may_end = asyncio.Event()
+
+    async def script(call: FakeCall) -> None:
+        await call.accept()
+        await call.admit()
+        await call.emit(b"abc")
+        if bytes(call.start.prompt_token_ids) == b"slow":
+            await may_end.wait()
+        await call.finish()
+
+    world.engine.script = script
+    tenant = await world.tenant()
+    process = await start_process(world, free_port, BROKEN)
+    try:
+        await next_event(process, "engine ready")
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{free_port}") as channel:
+            stub = generation_pb2_grpc.GenerationServiceStub(channel)
+            slow = stub.StreamGenerate(
+                pb.StreamGenerateRequest(spec=make_spec(text="slow")), metadata=tenant.metadata, wait_for_ready=True
+            )
+            await slow.read()
+            await stub.Generate(pb.GenerateRequest(spec=make_spec(text="quick")), metadata=tenant.metadata)
+            failure = await next_event(process, "gateway failed")
+            await next_event(process, "gateway draining")
+            may_end.set()
+            messages = [message async for message in _rest(slow)]
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+
+    assert "a bug of the writer" in failure["exception"]
+    assert code == 1
+    assert messages[-1].finish.usage.output_tokens == 3
+    assert len(await world.usage_rows()) == 2
 
 
 async def _rest(stream):

@@ -7,7 +7,7 @@ import pytest
 from engine.server.listener import MAX_SOCKET_PATH_BYTES as engine_limit  # noqa: N811 - one of three of that name
 from gateway.embedded.socket_directory import MAX_SOCKET_PATH_BYTES as database_limit  # noqa: N811
 from gateway.errors import SettingsError
-from gateway.settings import MAX_UNIX_PATH_BYTES, check_environment, load_settings, read_pepper
+from gateway.settings import MAX_UNIX_PATH_BYTES, check_environment, load_settings, read_pepper, read_pepper_variable
 
 GOOD = {"engine": "unix:/run/engine.sock", "database_url": "postgresql://u@h/d"}
 
@@ -107,3 +107,28 @@ def test_a_pepper_that_cannot_be_used_names_its_file(tmp_path: Path, content: st
 
     with pytest.raises(SettingsError, match=str(tmp_path / "pepper")):
         read_pepper(load_settings(**GOOD, data_dir=tmp_path))
+
+
+@pytest.mark.parametrize("given", ["0123456789abcdef", " 0123456789abcdef\n"])
+def test_the_variable_gives_every_command_the_same_pepper(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("EVENFLOW_PEPPER", given)
+
+    assert (
+        read_pepper(load_settings(**GOOD)) == read_pepper_variable({"EVENFLOW_PEPPER": given}) == given.strip().encode()
+    )
+
+
+@pytest.mark.parametrize("given", ["", " ", "short", "fifteen-bytes--" + " " * 9])
+def test_a_variable_that_holds_no_pepper_is_refused_by_every_command(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("EVENFLOW_PEPPER", given)
+
+    with pytest.raises(SettingsError, match="EVENFLOW_PEPPER holds fewer than 16 bytes"):
+        read_pepper(load_settings(**GOOD))
+    with pytest.raises(SettingsError, match="EVENFLOW_PEPPER holds fewer than 16 bytes"):
+        read_pepper_variable({"EVENFLOW_PEPPER": given})
+
+
+def test_a_variable_that_is_not_set_gives_no_pepper() -> None:
+    assert read_pepper_variable({}) is None

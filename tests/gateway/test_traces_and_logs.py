@@ -1,5 +1,6 @@
 """What operators see of a request: one trace, ended however the request ends, and one log line without text."""
 
+import pytest
 import structlog
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -114,3 +115,25 @@ async def test_no_log_line_and_no_span_holds_a_prompt_an_output_or_a_key(
     assert len(lines) >= 5
     assert SECRET not in told
     assert tenant.key.split("_")[3] not in told
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({}, "evenflow-gateway"),
+        ({"OTEL_SERVICE_NAME": "mine"}, "mine"),
+        ({"OTEL_SERVICE_NAME": ""}, "evenflow-gateway"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=mine"}, "mine"),
+    ],
+)
+def test_the_operator_may_name_the_service(monkeypatch: pytest.MonkeyPatch, variables: dict, name: str) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    for variable in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+
+    started = telemetry.start_telemetry()
+
+    assert started._provider.resource.attributes["service.name"] == name
+    started.close()

@@ -158,6 +158,11 @@ class World:
         return self.live._admission._book
 
     @property
+    def is_running(self) -> bool:
+        """Whether everything in the background still goes on."""
+        return self._background is not None and not self._background.done()
+
+    @property
     def ledger(self):
         return self.live._ledger
 
@@ -248,11 +253,11 @@ class World:
 
     async def limit(self, path: ResourcePath, limits: tuple[QuotaLimit, ...]) -> None:
         """The default policy at `path` has these limits."""
+        await self.policy(path, QuotaPolicySettings(limits=limits))
 
-        def edit(_: QuotaPolicySettings) -> QuotaPolicySettings:
-            return QuotaPolicySettings(limits=limits)
-
-        await update_quota_policy(self.database, CHANGE, path, "default", edit)
+    async def policy(self, path: ResourcePath, settings: QuotaPolicySettings) -> None:
+        """The default policy at `path` is this one."""
+        await update_quota_policy(self.database, CHANGE, path, "default", lambda _: settings)
         await self.cache.refresh()
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from engine.model import default_model
 from engine.model.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
@@ -63,6 +64,33 @@ def test_hash_follows_tokenizer_template_weights_and_dtype(folder, damaged):
     content[-1] ^= 1
     (damaged / "model.safetensors").write_bytes(content)
     assert len({original, retokenized, template_changed, model_hash(damaged)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer_config.json", '{"eos_token": "changed"}'),
+        ("generation_config.json", '{"eos_token_id": [1, 2]}'),
+        ("chat_template.jinja", "{{ messages[-1].content }}"),
+    ],
+)
+def test_hash_follows_the_files_that_decide_where_an_output_begins_and_ends(damaged, name, content):
+    before = load_model(damaged, dtype="float32", device="cpu").info.model_hash
+    (damaged / name).write_text(content)
+    after = load_model(damaged, dtype="float32", device="cpu").info.model_hash
+    assert after != before
+
+
+def test_hash_follows_the_index_that_says_which_file_a_tensor_is_read_from(damaged):
+    weights = damaged / "model.safetensors"
+    names = list(load_file(weights))
+    shutil.copy(weights, damaged / "other.safetensors")
+    hashes = set()
+    for moved in (names[0], names[1]):
+        weight_map = dict.fromkeys(names, "model.safetensors") | {moved: "other.safetensors"}
+        (damaged / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+        hashes.add(load_model(damaged, dtype="float32", device="cpu").info.model_hash)
+    assert len(hashes) == 2
 
 
 def test_progress_rises_to_one(folder):

@@ -84,7 +84,7 @@ def test_retry_after_is_the_first_nanosecond_at_which_a_lone_client_succeeds(lim
         charge = output(data.draw(st.integers(0, limit.burst)))
         verdict = book.reserve(f"r{number}", [limit], charge, now_ns)
         if isinstance(verdict, Denied):
-            wait_ns = verdict.retry_after_ns
+            wait_ns = verdict.violations[0].retry_after_ns
             assert wait_ns >= 1
             assert isinstance(book.reserve(f"r{number}", [limit], charge, now_ns + wait_ns - 1), Denied)
             now_ns += wait_ns
@@ -134,7 +134,7 @@ def test_decisions_and_waits_equal_those_of_throttled_py(per_second, burst, call
             assert book.remaining(limit, now_ns).amount == theirs.state.remaining
             assert book.remaining(limit, now_ns).reset_ns == pytest.approx(theirs.state.reset_after * 1e9)
             if isinstance(ours, Denied) and ours.is_retryable:
-                assert ours.retry_after_ns == pytest.approx(theirs.state.retry_after * 1e9)
+                assert ours.violations[0].retry_after_ns == pytest.approx(theirs.state.retry_after * 1e9)
 
 
 @dataclass

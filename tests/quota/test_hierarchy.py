@@ -36,7 +36,6 @@ def test_every_violated_node_is_reported_and_the_longest_wait_suffices_for_all()
     assert isinstance(denied, Denied)
     assert [violation.limit for violation in denied.violations] == [KEY, TEAM, ORGANIZATION]
     assert [violation.retry_after_ns for violation in denied.violations] == [SECOND_NS, 3 * SECOND_NS, 30 * SECOND_NS]
-    assert denied.retry_after_ns == 30 * SECOND_NS
     assert isinstance(book.reserve("b", PATH, Charge(1, 10, 20), 30 * SECOND_NS - 1), Denied)
     assert isinstance(book.reserve("b", PATH, Charge(1, 10, 20), 30 * SECOND_NS), Reserved)
 
@@ -52,7 +51,6 @@ def test_request_over_one_burst_is_not_retryable_whatever_else_is_violated():
         ViolationKind.EXCEEDS_BURST,
     ]
     assert not denied.is_retryable
-    assert denied.retry_after_ns is None
 
 
 def test_live_requests_take_slots_on_every_node_and_give_them_back():
@@ -62,7 +60,6 @@ def test_live_requests_take_slots_on_every_node_and_give_them_back():
     denied = book.reserve("c", path, Charge(), 0)
     assert denied == Denied((Violation(path[0], ViolationKind.CONCURRENCY, None),))
     assert denied.is_retryable
-    assert denied.retry_after_ns is None
     assert book.remaining(path[1], 0) == Remaining(1, 0)
     book.settle("a", Charge(), 0)
     assert isinstance(book.reserve("c", path, Charge(), 0), Reserved)
@@ -81,8 +78,10 @@ def test_wait_of_a_used_up_rate_is_told_although_slots_are_full_too():
     book.reserve("a", [KEY, team_slots], Charge(), 0)
     denied = book.reserve("b", [KEY, team_slots], Charge(), 0)
     assert isinstance(denied, Denied)
-    assert {violation.kind for violation in denied.violations} == {ViolationKind.RATE, ViolationKind.CONCURRENCY}
-    assert denied.retry_after_ns == SECOND_NS
+    assert {(violation.kind, violation.retry_after_ns) for violation in denied.violations} == {
+        (ViolationKind.RATE, SECOND_NS),
+        (ViolationKind.CONCURRENCY, None),
+    }
 
 
 def test_lowered_slots_end_no_live_request_and_admit_none_until_enough_have_ended():

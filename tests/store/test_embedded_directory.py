@@ -14,7 +14,7 @@ from gateway.embedded import (
     ForeignDirectoryError,
     UnsuitableAccountError,
 )
-from tests.store.server_directories import copy_tree, execute, tree_digest
+from tests.store.server_directories import copy_tree, execute, read_answer, tree_digest
 
 
 def _no_marker(root: Path) -> None:
@@ -146,9 +146,50 @@ async def test_an_interrupted_first_start_is_begun_again(tmp_path: Path) -> None
     await server.stop()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-async def test_another_users_data_is_left_as_it_is(skeleton: Path, tmp_path: Path) -> None:
+def _forget_data(root: Path) -> None:
+    """As a first start leaves it that is killed when `data/` has its name and the marker is still to be written."""
+    _edit_marker(root, is_initialized=False)
+
+
+async def test_data_whose_marker_is_still_to_be_written_is_kept(data_dir: Path) -> None:
+    _forget_data(data_dir / "postgres")
+    server = EmbeddedPostgres(data_dir)
+
+    assert await read_answer(await server.start()) == 42
+
+    assert json.loads((data_dir / "postgres" / "evenflow.json").read_text())["is_initialized"] is True
+    await server.stop()
+
+
+async def test_data_without_a_marker_that_knows_it_is_checked_as_any_other(skeleton: Path, tmp_path: Path) -> None:
     data_dir = copy_tree(skeleton, tmp_path / "data")
+    _forget_data(data_dir / "postgres")
+    _torn_control_file(data_dir / "postgres")
+    before = tree_digest(data_dir)
+
+    with pytest.raises(DamagedDirectoryError, match="pg_control is damaged"):
+        await EmbeddedPostgres(data_dir).start()
+
+    assert tree_digest(data_dir) == before
+
+
+async def test_a_first_start_that_was_killed_while_it_wrote_its_first_marker_is_begun_again(tmp_path: Path) -> None:
+    root = tmp_path / "postgres"
+    root.mkdir()
+    (root / "evenflow.json.new").write_text('{"format": 1, "post')
+    server = EmbeddedPostgres(tmp_path)
+
+    await execute(await server.start(), "SELECT 1")
+
+    await server.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("before_the_marker", [False, True])
+async def test_another_users_data_is_left_as_it_is(skeleton: Path, tmp_path: Path, before_the_marker: bool) -> None:
+    data_dir = copy_tree(skeleton, tmp_path / "data")
+    if before_the_marker:
+        _forget_data(data_dir / "postgres")
     os.chown(data_dir / "postgres" / "data", 12345, 12345)
     before = tree_digest(data_dir)
 

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from unittest import mock
 
 import asyncpg  # type: ignore[import-untyped]  # it ships no types
 import psutil
@@ -15,8 +16,10 @@ from gateway.embedded import (
     EmbeddedOptions,
     EmbeddedPostgres,
     ServerStartError,
+    directory,
     launcher,
 )
+from gateway.embedded import server as server_module
 from gateway.embedded.account import server_account
 from gateway.embedded.orphan import is_running
 from gateway.embedded.server import find_binaries
@@ -236,6 +239,63 @@ async def test_a_start_that_takes_too_long_is_given_up(server: EmbeddedPostgres,
         await hasty.start()
 
     assert hasty.pid is None
+    assert await read_answer(await server.start()) == 42
+
+
+async def test_a_first_start_that_takes_too_long_says_at_which_step(tmp_path: Path) -> None:
+    hasty = EmbeddedPostgres(tmp_path, EmbeddedOptions(start_timeout_s=0.0))
+
+    with pytest.raises(ServerStartError, match="initdb not done after 0 s") as refusal:
+        await hasty.start()
+
+    assert refusal.value.directory == tmp_path / "postgres"
+
+
+async def test_a_directory_that_cannot_be_read_in_time_is_named(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_CONTROL_TIMEOUT_S", 0.0)
+
+    with pytest.raises(ServerStartError, match="pg_control could not be read within 0 s") as refusal:
+        await EmbeddedPostgres(data_dir).start()
+
+    assert refusal.value.directory == data_dir / "postgres"
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        asyncpg.InsufficientPrivilegeError("permission denied"),
+        asyncpg.InterfaceError("connection is closed"),
+        asyncpg.InternalClientError("out of step"),
+        TimeoutError(),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+async def test_a_database_that_cannot_be_prepared_is_a_failed_start(
+    server: EmbeddedPostgres, data_dir: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(asyncpg.Connection, "fetchval", mock.AsyncMock(side_effect=failure))
+        with pytest.raises(ServerStartError) as refusal:
+            await server.start()
+
+    reason = str(failure) or "TimeoutError"
+    assert str(refusal.value) == (
+        f"{data_dir / 'postgres'}: the server runs, but its database cannot be prepared: {reason}"
+    )
+    assert server.pid is None
+    assert await read_answer(await server.start()) == 42
+
+
+async def test_an_earlier_server_that_may_not_be_stopped_is_a_failed_start(
+    server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(server_module, "stop_orphans", mock.Mock(side_effect=psutil.AccessDenied(4711)))
+        with pytest.raises(ServerStartError, match=r"an earlier server cannot be stopped: .*4711"):
+            await server.start()
+
     assert await read_answer(await server.start()) == 42
 
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -147,6 +148,27 @@ async def test_the_poll_finds_what_no_notice_announced(database: Database, monke
         async with database.session() as session:
             await session.execute(text("UPDATE policy_revision SET revision = 5"))
         await until(lambda: tenancy.current.revision == 5)
+
+
+async def test_the_background_refresh_survives_whatever_the_database_says(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "POLL_INTERVAL_S", 0.01)
+    tenancy = TenancyCache(database)
+    with structlog.testing.capture_logs() as lines:
+        async with running(tenancy):
+            await until(lambda: tenancy.current.revision == 0)
+            async with database.session() as session:
+                await session.execute(text("ALTER TABLE policy_revision RENAME TO gone"))
+            num_reads = tenancy._num_reads
+            await until(lambda: tenancy._num_reads > num_reads + 5)
+            async with database.session() as session:
+                await session.execute(text("ALTER TABLE gone RENAME TO policy_revision"))
+            await make_organization(database)
+            await until(lambda: tenancy.current.revision == 1)
+
+    events = [line["event"] for line in lines if "policy refresh failed" in line["event"]]
+    assert events == ["policy refresh failed", "over: policy refresh failed"]
 
 
 async def test_the_background_refresh_survives_a_cut_connection(

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import ProgrammingError
 
 from gateway.store.db import Database, DatabaseOptions, normalize_url, require_supported
 from gateway.store.errors import (
@@ -178,6 +179,27 @@ async def test_a_session_commits_at_its_end_and_rolls_back_on_an_error(database:
         await set_rank(400, fail=True)
 
     assert await read_rank() == 300
+
+
+@pytest.mark.parametrize("state", ["25006", "42501", "58030", "XX000", "P0001", "F0000", "0A000", "72000"])
+async def test_what_is_not_said_of_the_statement_is_unavailability(database: Database, state: str) -> None:
+    code = f"DO $$ BEGIN RAISE EXCEPTION 'the disk' USING ERRCODE = '{state}'; END $$"
+
+    with pytest.raises(DatabaseUnavailableError, match="the disk"):
+        async with database.session() as session:
+            await session.execute(text(code))
+
+
+async def test_a_bad_statement_of_ours_is_no_outage(database: Database) -> None:
+    with pytest.raises(ProgrammingError):
+        async with database.session() as session:
+            await session.execute(text("SELECT absent FROM nowhere"))
+
+
+async def test_a_number_out_of_range_is_an_invalid_value(database: Database) -> None:
+    with pytest.raises(InvalidValueError):
+        async with database.session() as session:
+            await session.execute(text("UPDATE priority_class SET rank = :rank"), {"rank": 2**70})
 
 
 async def test_a_text_with_a_nul_is_an_invalid_value(database: Database) -> None:
