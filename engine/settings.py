@@ -43,7 +43,7 @@ class EngineSettings(BaseSettings):
     num_threads: int | None = Field(
         default=None,
         ge=1,
-        description="Compute threads. Unset: every core, less one for the gateway where there are more than two.",
+        description="Compute threads. Unset: every core, less one for the gateway.",
     )
     scheduling_policy: str = Field(default="vtc", description="Who is served next.")
     scheduling_option: Annotated[tuple[str, ...], NoDecode] = Field(

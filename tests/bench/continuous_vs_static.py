@@ -7,6 +7,7 @@ leave the static batch's computation; with --padded they stay until the batch en
 latency runs from t = 0 to the request's own last token. Each repetition alternates the two sides on the same prompts.
 """
 
+import math
 import random
 import statistics
 import time
@@ -111,7 +112,7 @@ def serve(runner: ModelRunner, config: SchedulerConfig, waves: abc.Sequence[list
 def percentile(values: abc.Sequence[float], share: float) -> float:
     """Nearest-rank percentile."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def summarize(mix: Mix, batches: list[list[Job]], outcome: Outcome) -> dict[str, float]:
