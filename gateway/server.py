@@ -17,8 +17,7 @@ import structlog
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from evenflow.admin.v1 import admin_pb2, admin_pb2_grpc
-from evenflow.inference.v1 import generation_pb2, generation_pb2_grpc, model_pb2, model_pb2_grpc
+from gateway.admin.servicer import SERVICE as ADMIN_SERVICE
 from gateway.admin.servicer import AdminServicer
 from gateway.admission import Admission
 from gateway.auth import Authenticator, LastUsed
@@ -27,11 +26,13 @@ from gateway.errors import NoEngineError, SettingsError
 from gateway.interceptors import MAX_MESSAGE_BYTES, RpcInterceptor
 from gateway.ledger import Ledger
 from gateway.quota import QuotaBook
+from gateway.servicer.generation import SERVICE as GENERATION_SERVICE
 from gateway.servicer.generation import GenerationServicer
 from gateway.servicer.health import SERVICE as HEALTH_SERVICE
 from gateway.servicer.health import HealthServicer
 from gateway.servicer.launch import Launcher
 from gateway.servicer.live import LiveGenerations
+from gateway.servicer.model import SERVICE as MODEL_SERVICE
 from gateway.servicer.model import ModelServicer
 from gateway.servicer.record import Recorder
 from gateway.servicer.served_models import ServedModels
@@ -47,10 +48,6 @@ from gateway.store.errors import (
 )
 from gateway.store.migrate import require_head
 from gateway.telemetry import Telemetry, configure_logging, start_telemetry
-
-GENERATION_SERVICE = generation_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name
-MODEL_SERVICE = model_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name
-ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
 
 # Messages a little over the limit arrive, so that they can be refused with a reason; larger ones end in the transport.
 TRANSPORT_SLACK_BYTES = 4 * 2**20
@@ -163,10 +160,10 @@ class Gateway:
             tracer=telemetry.tracer,
             buffer_tokens=self._settings.reader_buffer_tokens,
         )
-        generation_pb2_grpc.add_GenerationServiceServicer_to_server(GenerationServicer(launcher), self._server)
-        model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(self._models), self._server)
+        GenerationServicer(launcher).add_to(self._server)
+        ModelServicer(self._models).add_to(self._server)
         admin = AdminServicer(self._database, self._cache, pepper, status=self.report, abort_key=self._live.abort_key)
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, self._server)
+        admin.add_to(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         services = (GENERATION_SERVICE, MODEL_SERVICE, ADMIN_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(services, self._server)

@@ -3,7 +3,7 @@
 Databases are cut from a template that was migrated once, so that a test pays milliseconds and shares nothing.
 """
 
-from collections.abc import AsyncIterator
+from collections import abc
 from uuid import uuid4
 
 import asyncpg  # type: ignore[import-untyped]  # it ships no types
@@ -20,7 +20,7 @@ FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+async def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> abc.AsyncIterator[str]:
     """The session's server, with a database that holds no tables."""
     server = EmbeddedPostgres(tmp_path_factory.mktemp("session"), EmbeddedOptions(settings=FAST))
     yield await server.start()
@@ -37,7 +37,7 @@ async def template_url(postgres_url: str) -> str:
 
 
 @pytest_asyncio.fixture
-async def database_url(postgres_url: str, template_url: str) -> AsyncIterator[str]:
+async def database_url(postgres_url: str, template_url: str) -> abc.AsyncIterator[str]:
     """A fresh, migrated database; gone after the test."""
     name = f"test_{uuid4().hex}"
     await _execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
@@ -46,7 +46,7 @@ async def database_url(postgres_url: str, template_url: str) -> AsyncIterator[st
 
 
 @pytest_asyncio.fixture
-async def empty_database_url(postgres_url: str) -> AsyncIterator[str]:
+async def empty_database_url(postgres_url: str) -> abc.AsyncIterator[str]:
     """A fresh database without a table; gone after the test."""
     name = f"test_{uuid4().hex}"
     await _execute(postgres_url, f"CREATE DATABASE {name}")
@@ -55,7 +55,7 @@ async def empty_database_url(postgres_url: str) -> AsyncIterator[str]:
 
 
 @pytest_asyncio.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
+async def database(database_url: str) -> abc.AsyncIterator[Database]:
     """A pool on `database_url`."""
     pool = Database(database_url)
     yield pool

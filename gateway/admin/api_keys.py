@@ -7,7 +7,7 @@ Expiry: unset at creation means DEFAULT_LIFETIME; the last second of the year 99
 `expire_time` in an update that names it. A key that never expires has no `expire_time`.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections import abc
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
@@ -40,7 +40,7 @@ MAX_REASON_CHARS = 500
 MAX_MODEL_CHARS = 200
 TEAM_SCOPES = (KeyScope.INFERENCE, KeyScope.QUOTA_READ)
 
-AbortKey = Callable[[UUID], Awaitable[None]]
+AbortKey = abc.Callable[[UUID], abc.Awaitable[None]]
 """Cancels what the key with this id has running on this gateway."""
 
 
@@ -140,7 +140,7 @@ def _edited(current: ApiKeySettings, message: pb.ApiKey, fields: frozenset[str])
     return edited
 
 
-def _parse_scopes(scopes: Iterable[str]) -> tuple[KeyScope, ...]:
+def _parse_scopes(scopes: abc.Iterable[str]) -> tuple[KeyScope, ...]:
     field = f"{FIELD}.scopes"
     names = require_distinct(scopes, field)
     for index, name in enumerate(names):
@@ -149,7 +149,7 @@ def _parse_scopes(scopes: Iterable[str]) -> tuple[KeyScope, ...]:
     return tuple(KeyScope(name) for name in names) or TEAM_SCOPES
 
 
-def _parse_models(models: Iterable[str]) -> tuple[str, ...]:
+def _parse_models(models: abc.Iterable[str]) -> tuple[str, ...]:
     field = f"{FIELD}.model_grants"
     names = require_distinct(models, field)
     for index, name in enumerate(names):
@@ -158,7 +158,7 @@ def _parse_models(models: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _parse_networks(cidrs: Iterable[str]) -> Iterator[IPNetwork]:
+def _parse_networks(cidrs: abc.Iterable[str]) -> abc.Iterator[IPNetwork]:
     field = f"{FIELD}.ip_cidrs"
     for index, cidr in enumerate(require_distinct(cidrs, field)):
         try:

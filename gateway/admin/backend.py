@@ -5,7 +5,7 @@ before the answer leaves (the others hear of it through the store).
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections import abc
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -61,7 +61,7 @@ class Backend:
             etag=etag or None,
         )
 
-    async def commit(self, statement: Awaitable[Record], change: Change, field: str) -> Record:
+    async def commit(self, statement: abc.Awaitable[Record], change: Change, field: str) -> Record:
         """The record that `statement` changed, in force here. `field` is where the request holds the resource."""
         record = await self.read(statement, field)
         if not change.validate_only:
@@ -69,7 +69,7 @@ class Backend:
                 await self.cache.refresh()
         return record
 
-    async def read(self, statement: Awaitable[Record], field: str = "") -> Record:
+    async def read(self, statement: abc.Awaitable[Record], field: str = "") -> Record:
         """The record that `statement` returns. Raises GatewayError for what the store refuses."""
         try:
             return await statement
@@ -77,8 +77,8 @@ class Backend:
             raise refusal(error, field) from error
 
     async def page(
-        self, fetch: Callable[[Page], Awaitable[Sequence[Record]]], size: int, token: str, listing: str
-    ) -> tuple[Sequence[Record], str]:
+        self, fetch: abc.Callable[[Page], abc.Awaitable[abc.Sequence[Record]]], size: int, token: str, listing: str
+    ) -> tuple[abc.Sequence[Record], str]:
         """One page of `listing`, and the token of the next one or "". Raises InvalidFieldError, NotFoundError."""
         size = page_size(size)
         after = self.pages.read(token, listing)

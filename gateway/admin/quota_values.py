@@ -3,7 +3,7 @@
 A setting that this release would store and not act on is refused, so that nobody relies on it.
 """
 
-from collections.abc import Iterable
+from collections import abc
 from dataclasses import replace
 from datetime import timedelta
 
@@ -81,7 +81,7 @@ def _parse_store_loss(value: pb.StoreLossAction.ValueType) -> StoreLossAction:
     return StoreLossAction(pb.StoreLossAction.Name(value).removeprefix("STORE_LOSS_ACTION_"))
 
 
-def _parse_limits(messages: Iterable[pb.QuotaLimit]) -> tuple[QuotaLimit, ...]:
+def _parse_limits(messages: abc.Iterable[pb.QuotaLimit]) -> tuple[QuotaLimit, ...]:
     limits: dict[tuple[Dimension, str], QuotaLimit] = {}
     for index, message in enumerate(messages):
         field = f"{FIELD}.limits[{index}]"

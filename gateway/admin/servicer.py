@@ -5,12 +5,12 @@ Whoever gets here is a platform administrator: the interceptors let nobody else 
 
 # ruff: noqa: N802 - the names are the protocol's
 
-from collections.abc import Awaitable, Callable
+from collections import abc
 
 import grpc
 
 from evenflow.admin.v1 import admin_pb2 as pb
-from evenflow.admin.v1.admin_pb2_grpc import AdminServiceServicer
+from evenflow.admin.v1.admin_pb2_grpc import AdminServiceServicer, add_AdminServiceServicer_to_server
 from gateway.admin.api_keys import AbortKey, ApiKeys
 from gateway.admin.backend import Backend
 from gateway.admin.organizations import Organizations
@@ -23,6 +23,8 @@ from gateway.store.cache import TenancyCache
 from gateway.store.db import Database
 from gateway.store.errors import DatabaseUnavailableError
 from gateway.store.migrate import current_revision
+
+SERVICE = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -39,7 +41,7 @@ class AdminServicer(AdminServiceServicer):
         tenancy_cache: TenancyCache,
         pepper: bytes,
         *,
-        status: Callable[[], Awaitable[SystemReport]],
+        status: abc.Callable[[], abc.Awaitable[SystemReport]],
         abort_key: AbortKey,
     ) -> None:
         backend = Backend(database, tenancy_cache, PageTokens(pepper))
@@ -50,6 +52,10 @@ class AdminServicer(AdminServiceServicer):
         self._teams = Teams(backend)
         self._api_keys = ApiKeys(backend, pepper, abort_key)
         self._quota_policies = QuotaPolicies(backend)
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """`server` offers the service."""
+        add_AdminServiceServicer_to_server(self, server)
 
     async def CreateOrganization(self, request: pb.CreateOrganizationRequest, context: Context) -> pb.Organization:
         return await self._organizations.create(request)

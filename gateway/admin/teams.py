@@ -1,6 +1,6 @@
 """Teams: from requests to statements, from records to resources."""
 
-from collections.abc import Iterable
+from collections import abc
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.backend import Backend
@@ -58,7 +58,7 @@ class Teams:
         return _to_pb(await self._backend.commit(statement, change, FIELD))
 
 
-def parse_class_grants(names: Iterable[str], field: str) -> tuple[str, ...]:
+def parse_class_grants(names: abc.Iterable[str], field: str) -> tuple[str, ...]:
     """The ids of priority classes, given by name. Raises InvalidFieldError."""
     ids = [parse_priority_class(name, f"{field}[{index}]") for index, name in enumerate(names)]
     return require_distinct(ids, field)

@@ -3,7 +3,7 @@
 Each parser gets the path of its field, so that a refusal names it as the request spells it.
 """
 
-from collections.abc import Iterable
+from collections import abc
 from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -34,7 +34,7 @@ def parse_state(value: pb.State.ValueType, field: str) -> State:
     return STATE_BY_PB[value]
 
 
-def require_distinct(values: Iterable[str], field: str) -> tuple[str, ...]:
+def require_distinct(values: abc.Iterable[str], field: str) -> tuple[str, ...]:
     """`values`, none of which occurs twice."""
     seen: dict[str, None] = {}
     for index, value in enumerate(values):

@@ -6,7 +6,7 @@ that the function takes as its first argument, from options that it adds to the 
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections import abc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, NoReturn, ParamSpec, TypeVar
@@ -48,7 +48,7 @@ class Admin:
         return method(request, metadata=self.connection.metadata, timeout=CALL_TIMEOUT_S)
 
 
-def command(function: Callable[P, None]) -> Callable[P, None]:
+def command(function: abc.Callable[P, None]) -> abc.Callable[P, None]:
     """`function`, whose failures become a line on stderr and an exit code."""
 
     @functools.wraps(function)
@@ -76,7 +76,7 @@ def fail(message: str, exit_code: ExitCode, hint: str = "") -> NoReturn:
     raise typer.Exit(exit_code)
 
 
-def admin_command(function: Callable[Concatenate[Admin, P], None]) -> Callable[..., None]:
+def admin_command(function: abc.Callable[Concatenate[Admin, P], None]) -> abc.Callable[..., None]:
     """`function` without its first parameter, and with the options of `_target`."""
     own = list(inspect.signature(function).parameters.values())[1:]
     shared = list(inspect.signature(_target).parameters.values())

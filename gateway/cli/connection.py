@@ -7,7 +7,7 @@ A key itself is never a flag: command lines are visible to every user of a machi
 """
 
 import os
-from collections.abc import Iterator
+from collections import abc
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +72,7 @@ def find_api_key(target: Target) -> str:
 
 
 @contextmanager
-def connect(address: str, key: str) -> Iterator[Connection]:
+def connect(address: str, key: str) -> abc.Iterator[Connection]:
     """A channel to `address`, closed at the end. A call's refusal becomes a CliError."""
     options = (("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),)
     with grpc.insecure_channel(address, options=options) as channel:

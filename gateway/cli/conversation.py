@@ -3,7 +3,7 @@
 Knows no terminal. An exchange that brought no answer leaves no trace, so that it can be tried again.
 """
 
-from collections.abc import Iterator
+from collections import abc
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,7 +32,7 @@ class Options:
 class StreamCall(Protocol):
     """A running StreamGenerate."""
 
-    def __iter__(self) -> Iterator[pb.StreamGenerateResponse]: ...
+    def __iter__(self) -> abc.Iterator[pb.StreamGenerateResponse]: ...
 
     def cancel(self) -> object: ...
 
@@ -45,7 +45,7 @@ class Answer:
         self.text = ""
         self.finish: pb.Finish | None = None
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> abc.Iterator[str]:
         """Yields text that is safe to print. Raises grpc.RpcError."""
         for message in self._call:
             if message.HasField("token_delta"):

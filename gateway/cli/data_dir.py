@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections import abc
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,7 @@ class DataDir:
         return self.path / "logs" / f"{part}.log"
 
     @contextmanager
-    def lock(self) -> Iterator["Lock"]:
+    def lock(self) -> abc.Iterator["Lock"]:
         """The directory exists, and no other process gets in here. Raises DataDirError, PrivateFileError."""
         make_private_dir(self.path)
         try:
@@ -72,7 +72,7 @@ class DataDir:
                 self.endpoint.unlink(missing_ok=True)
 
     @contextmanager
-    def socket_dir(self) -> Iterator[Path]:
+    def socket_dir(self) -> abc.Iterator[Path]:
         """A directory for Unix sockets, whose paths must be short: a temporary one where this one's path is long."""
         usual = self.path / "run"
         if len(os.fsencode(usual / "engine.sock")) <= MAX_UNIX_PATH_BYTES:

@@ -1,7 +1,7 @@
 """What is shown of the parts: on a terminal a line for each that changes in place, plain lines elsewhere."""
 
 import time
-from collections.abc import Callable
+from collections import abc
 from types import TracebackType
 
 from rich.console import Console, RenderableType
@@ -30,7 +30,7 @@ WORDS = {
 class Board:
     """The state of each part. Inside a `with` block a terminal shows it live; outside, changes are lines."""
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, console: Console, clock: abc.Callable[[], float] = time.monotonic) -> None:
         self._console = console
         self._clock = clock
         self._phases: dict[str, Phase] = {}

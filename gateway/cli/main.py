@@ -4,7 +4,7 @@ A plug-in that cannot be loaded keeps its place in the list and says what is wro
 command works. Own commands cannot be replaced.
 """
 
-from collections.abc import Callable, Iterable
+from collections import abc
 from importlib.metadata import EntryPoint, entry_points, version
 from typing import Annotated
 
@@ -30,7 +30,7 @@ def main() -> None:
     build_app(entry_points(group=COMMAND_GROUP))()
 
 
-def build_app(plugins: Iterable[EntryPoint]) -> typer.Typer:
+def build_app(plugins: abc.Iterable[EntryPoint]) -> typer.Typer:
     """All commands. A plug-in is a typer.Typer or a function."""
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=EPILOG)
     app.callback()(root)
@@ -79,7 +79,7 @@ def add_plugin(app: typer.Typer, plugin: EntryPoint) -> None:
         app.command(plugin.name)(offered)
 
 
-def _broken(plugin: EntryPoint, error: Exception) -> Callable[[], None]:
+def _broken(plugin: EntryPoint, error: Exception) -> abc.Callable[[], None]:
     @command
     def run() -> None:
         raise CliError(f"the command {plugin.name!r} ({plugin.value}) cannot be loaded: {error}") from error

@@ -6,7 +6,7 @@ should read besides goes to stderr.
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections import abc
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Generic, TypeVar
@@ -38,10 +38,10 @@ class Column(Generic[M]):
     """A heading and how a resource reads under it."""
 
     heading: str
-    text: Callable[[M], str]
+    text: abc.Callable[[M], str]
 
 
-def print_one(message: M, columns: Sequence[Column[M]], output: OutputFormat) -> None:
+def print_one(message: M, columns: abc.Sequence[Column[M]], output: OutputFormat) -> None:
     """One resource: a field a line, or a JSON or YAML object."""
     if output is not OutputFormat.TABLE:
         print_data(to_data(message), output)
@@ -54,7 +54,7 @@ def print_one(message: M, columns: Sequence[Column[M]], output: OutputFormat) ->
         console.print(f"{column.heading.lower():<{width}}{text}", soft_wrap=True)
 
 
-def print_many(messages: Sequence[M], columns: Sequence[Column[M]], output: OutputFormat) -> None:
+def print_many(messages: abc.Sequence[M], columns: abc.Sequence[Column[M]], output: OutputFormat) -> None:
     """A list of resources: a table with a line for each, or a JSON or YAML array."""
     if output is not OutputFormat.TABLE:
         print_data([to_data(message) for message in messages], output)

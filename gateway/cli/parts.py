@@ -5,7 +5,7 @@ A `Part` can be started any number of times, one at a time; what it starts is a 
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -45,7 +45,7 @@ class Exit:
 class PartError(Exception):
     """A part did not come up. `fatal`: trying again cannot help, such as with bad settings."""
 
-    def __init__(self, part: str, message: str, *, fatal: bool = False, tail: Sequence[str] = ()) -> None:
+    def __init__(self, part: str, message: str, *, fatal: bool = False, tail: abc.Sequence[str] = ()) -> None:
         super().__init__(f"{part} {message}")
         self.part = part
         self.fatal = fatal

@@ -9,8 +9,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections import abc, deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,10 +34,10 @@ class ProcessPart:
 
     name: str
     argv: tuple[str, ...]
-    env: Mapping[str, str]
+    env: abc.Mapping[str, str]
     log_path: Path
-    probe: Callable[[], Awaitable[bool]]
-    on_line: Callable[[str], None] = lambda _line: None
+    probe: abc.Callable[[], abc.Awaitable[bool]]
+    on_line: abc.Callable[[str], None] = lambda _line: None
     start_timeout_s: float = 60.0
     grace_s: float = 10.0
 

@@ -1,6 +1,6 @@
 """What the commands on resources share: options that mean the same for all of them, states as words, whole lists."""
 
-from collections.abc import Callable
+from collections import abc
 from enum import StrEnum
 from typing import Annotated, TypeVar
 
@@ -36,7 +36,7 @@ def state_text(state: pb.State.ValueType) -> str:
     return pb.State.Name(state).removeprefix("STATE_").lower()
 
 
-def all_pages(fetch: Callable[[str], tuple[list[Resource], str]]) -> list[Resource]:
+def all_pages(fetch: abc.Callable[[str], tuple[list[Resource], str]]) -> list[Resource]:
     """Everything that `fetch(page_token)`, which returns a page and the next token, has to offer."""
     found, token = fetch("")
     while token:

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections import abc
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -29,7 +29,9 @@ class Session:
     console: Console
 
 
-async def run_stack(settings: StackSettings, console: Console, work: Callable[[Session], Awaitable[None]]) -> bool:
+async def run_stack(
+    settings: StackSettings, console: Console, work: abc.Callable[[Session], abc.Awaitable[None]]
+) -> bool:
     """`work` was done on a stack of its own, which it brings up, and all parts have ended.
 
     Returns False if a signal cut it short. Raises CliError, with the end of the part's log, if a part was given up.
@@ -47,7 +49,7 @@ async def run_stack(settings: StackSettings, console: Console, work: Callable[[S
         raise CliError(str(error)) from error
 
 
-async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:
+async def _unless(stop: asyncio.Event, work: abc.Awaitable[None]) -> bool:
     """`work` was done, or cancelled because of `stop`: False."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
@@ -64,7 +66,7 @@ async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:
 
 
 @contextmanager
-def _signals(supervisor: Supervisor) -> Iterator[asyncio.Event]:
+def _signals(supervisor: Supervisor) -> abc.Iterator[asyncio.Event]:
     """The event is set by the first signal; the second one kills the parts."""
     stop = asyncio.Event()
 

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections import abc
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +45,7 @@ class StackSettings:
     data_dir: DataDir
     sockets: Path
     listen: str
-    environment: Mapping[str, str]
+    environment: abc.Mapping[str, str]
     engine_flags: tuple[str, ...] = ()
 
     @property
@@ -62,7 +62,9 @@ class StackSettings:
 class Stack:
     """Brings the parts up under `supervisor`, which takes them down again, the gateway first."""
 
-    def __init__(self, settings: StackSettings, supervisor: Supervisor, on_detail: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, settings: StackSettings, supervisor: Supervisor, on_detail: abc.Callable[[str, str], None]
+    ) -> None:
         self.settings = settings
         self._supervisor = supervisor
         self._on_detail = on_detail
@@ -128,7 +130,7 @@ class Stack:
             self._on_detail("engine", f"loading the model, {percent} %")
 
 
-def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def engine_environment(environment: abc.Mapping[str, str]) -> dict[str, str]:
     """`environment` without what only the other parts need: the engine sees no credential and no database."""
     return {
         name: value

@@ -6,7 +6,7 @@ restarted for ever, at growing distances that start over once it has served for 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import abc
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,7 +30,7 @@ class RestartPolicy:
 class Keeper:
     """Keeps one part running from `run` to `stop`."""
 
-    def __init__(self, part: Part, policy: RestartPolicy, clock: Clock, watch: Callable[[Change], None]) -> None:
+    def __init__(self, part: Part, policy: RestartPolicy, clock: Clock, watch: abc.Callable[[Change], None]) -> None:
         self.part = part
         self.is_ready = asyncio.Event()
         self._policy = policy
@@ -105,7 +105,7 @@ class Keeper:
 class Supervisor:
     """The keepers of one machine. Use as an async context manager: leaving it stops every part, the newest first."""
 
-    def __init__(self, policy: RestartPolicy, clock: Clock, watch: Callable[[Change], None]) -> None:
+    def __init__(self, policy: RestartPolicy, clock: Clock, watch: abc.Callable[[Change], None]) -> None:
         self._policy = policy
         self._clock = clock
         self._watch = watch
@@ -145,7 +145,7 @@ class Supervisor:
             for keeper in keepers:
                 await self.guard(keeper.is_ready.wait())
 
-    async def guard(self, work: Awaitable[Result]) -> Result:
+    async def guard(self, work: abc.Awaitable[Result]) -> Result:
         """The result of `work`. Raises PartError, and cancels `work`, if a part is given up before it is done."""
         task = asyncio.ensure_future(work)
         try:

@@ -8,7 +8,7 @@ pass, so that no permission of the machine is changed and no account is made. Fo
 import os
 import pwd
 import stat
-from collections.abc import Iterable
+from collections import abc
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ class Account:
     capability: int | None = None
 
 
-def server_account(paths: Iterable[Path]) -> Account:
+def server_account(paths: abc.Iterable[Path]) -> Account:
     """The account for a server that must reach `paths`. Raises PermissionError, saying what is missing."""
     if os.geteuid() != 0:
         return Account(os.geteuid(), os.getegid(), changes_user=False)

@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections import abc
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,7 +42,7 @@ _INITDB = (
     *("--username", SUPERUSER, "--auth", "peer", "--encoding", "UTF8"),
     *("--locale", "C", "--locale-provider", "builtin", "--builtin-locale", "C.UTF-8"),
 )
-SETTINGS: Mapping[str, str] = {
+SETTINGS: abc.Mapping[str, str] = {
     "listen_addresses": "",
     "max_connections": "50",
     "shared_buffers": "32MB",
@@ -63,7 +63,7 @@ class EmbeddedOptions:
 
     start_timeout_s: float = 60.0
     stop_timeout_s: float = 20.0
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: abc.Mapping[str, str] = field(default_factory=dict)
 
 
 class EmbeddedPostgres:

@@ -12,7 +12,7 @@ from contextlib import aclosing
 import grpc
 
 from evenflow.inference.v1 import generation_pb2 as pb
-from evenflow.inference.v1.generation_pb2_grpc import GenerationServiceServicer
+from evenflow.inference.v1.generation_pb2_grpc import GenerationServiceServicer, add_GenerationServiceServicer_to_server
 from gateway.auth import current_principal
 from gateway.errors import FieldViolation, InvalidFieldError
 from gateway.servicer.convert import (
@@ -30,6 +30,7 @@ from gateway.servicer.prompt import encode
 from gateway.servicer.relay import Generation
 from gateway.servicer.validation import Check, model_name, prompt_from_pb
 
+SERVICE = pb.DESCRIPTOR.services_by_name["GenerationService"].full_name
 MAX_CANCELLED_IDS = 1000
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -40,6 +41,10 @@ class GenerationServicer(GenerationServiceServicer):
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """`server` offers the service."""
+        add_GenerationServiceServicer_to_server(self, server)
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
         generation = await self._launcher.launch(request.spec, context.time_remaining())

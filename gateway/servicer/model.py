@@ -5,11 +5,13 @@
 import grpc
 
 from evenflow.inference.v1 import model_pb2 as pb
-from evenflow.inference.v1.model_pb2_grpc import ModelServiceServicer
+from evenflow.inference.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
 from gateway.auth import current_principal
 from gateway.servicer.convert import model_to_pb
 from gateway.servicer.served_models import ServedModels
 from gateway.servicer.validation import Check, model_name
+
+SERVICE = pb.DESCRIPTOR.services_by_name["ModelService"].full_name
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -19,6 +21,10 @@ class ModelServicer(ModelServiceServicer):
 
     def __init__(self, models: ServedModels) -> None:
         self._models = models
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """`server` offers the service."""
+        add_ModelServiceServicer_to_server(self, server)
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         granted = self._models.granted(current_principal().model_grants)

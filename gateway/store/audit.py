@@ -6,7 +6,7 @@ Owns the canonical form of an event, its hash and the check of the whole chain. 
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import abc
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypedDict, Unpack
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FIRST_HASH = bytes(32)
 _BATCH_ROWS = 1000
 
-Document = Mapping[str, object]
+Document = abc.Mapping[str, object]
 """A record's settings as JSON values."""
 
 

@@ -7,7 +7,7 @@ and `staleness_s` says how old its confirmation is; what to refuse because of th
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections import abc
 from uuid import UUID
 
 import structlog
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 class TenancyCache:
     """Holds the newest snapshot that this process has read. All of it runs on one event loop."""
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, database: Database, clock: abc.Callable[[], float] = time.monotonic) -> None:
         self._database = database
         self._clock = clock
         self._snapshot = EMPTY_SNAPSHOT

@@ -6,7 +6,7 @@ change still hold when it commits, and the audit chain has one end. Knows no nou
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections import abc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -115,7 +115,7 @@ class ChangeTransaction:
 
 
 @asynccontextmanager
-async def open_change(database: Database, change: Change) -> AsyncIterator[ChangeTransaction]:
+async def open_change(database: Database, change: Change) -> abc.AsyncIterator[ChangeTransaction]:
     """The only change in progress. What the block recorded is committed at its end, or undone if `validate_only`.
 
     A block that records nothing changes nothing: the revision stays. Raises DatabaseUnavailableError.

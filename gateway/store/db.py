@@ -6,7 +6,7 @@ works (`sslmode`, several hosts, `?host=/socket/directory`).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections import abc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -70,7 +70,7 @@ class Database:
         self._sessions = async_sessionmaker(self._engine, expire_on_commit=False)
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[AsyncSession]:
+    async def session(self) -> abc.AsyncIterator[AsyncSession]:
         """One transaction: committed where the block ends, rolled back where it raises.
 
         Raises DatabaseUnavailableError, InvalidValueError.
@@ -79,7 +79,7 @@ class Database:
             yield session
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[AsyncConnection]:
+    async def connection(self) -> abc.AsyncIterator[AsyncConnection]:
         """One transaction on a bare connection, for migrations."""
         async with translated_errors(), self._engine.begin() as connection:
             yield connection
@@ -103,7 +103,7 @@ class Database:
         )
 
     @asynccontextmanager
-    async def listener(self, channel: str, on_notice: Callable[[], None]) -> AsyncIterator[asyncio.Event]:
+    async def listener(self, channel: str, on_notice: abc.Callable[[], None]) -> abc.AsyncIterator[asyncio.Event]:
         """A connection of its own that calls `on_notice` at each notice; yields the event of its loss.
 
         Raises DatabaseUnavailableError.
@@ -148,7 +148,7 @@ def require_supported(server_version_num: int) -> None:
 
 
 @asynccontextmanager
-async def translated_errors() -> AsyncIterator[None]:
+async def translated_errors() -> abc.AsyncIterator[None]:
     """Driver and pool errors leave as store errors; a bug of ours (a bad statement) leaves as it is.
 
     A server refuses statements that are right for more reasons than can be listed: it is read-only after a failover,

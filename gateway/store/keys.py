@@ -1,6 +1,6 @@
 """Statements on API keys. Secrets arrive as keyed hashes; nothing here has seen one. Keys are revoked, not deleted."""
 
-from collections.abc import Collection
+from collections import abc
 from ipaddress import ip_network
 from uuid import UUID
 
@@ -118,7 +118,7 @@ async def revoke_key(database: Database, change: Change, path: ResourcePath, rea
         return _record(row, path)
 
 
-async def touch_last_used(database: Database, key_ids: Collection[UUID]) -> None:
+async def touch_last_used(database: Database, key_ids: abc.Collection[UUID]) -> None:
     """The keys were used now. Not a change of policy: no revision, no audit event. Meant for a batch a minute."""
     # Locked in one order, so that two gateways' batches cannot wait for each other in a ring.
     rows = select(ApiKeyRow.id).where(ApiKeyRow.id.in_(key_ids)).order_by(ApiKeyRow.id).with_for_update(key_share=True)

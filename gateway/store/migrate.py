@@ -1,6 +1,6 @@
 """Brings the schema to this release's version, and tells where it stands. The steps are the package `migrations`."""
 
-from collections.abc import Callable
+from collections import abc
 from importlib.resources import files
 
 from alembic import command
@@ -77,7 +77,7 @@ def include_name(name: str | None, kind: str, parents: object) -> bool:
     return not (kind == "table" and name is not None and name.startswith(_PARTITION_PREFIX))
 
 
-async def _run(url: str, step: Callable[[Config], None]) -> None:
+async def _run(url: str, step: abc.Callable[[Config], None]) -> None:
     database = Database(url, _OPTIONS)
     try:
         await database.ping()

@@ -1,6 +1,6 @@
 """Statements on priority classes: `priority`, `default` and `batch` are there from the first migration on."""
 
-from collections.abc import Iterable
+from collections import abc
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -9,7 +9,7 @@ from gateway.store.errors import InvalidValueError
 from gateway.store.models import PriorityClassRow
 
 
-async def require_classes(session: AsyncSession, field: str, names: Iterable[str]) -> None:
+async def require_classes(session: AsyncSession, field: str, names: abc.Iterable[str]) -> None:
     """Raises InvalidValueError, naming the field, unless every class exists."""
     wanted = set(names)
     known = set(await session.scalars(select(PriorityClassRow.name).where(PriorityClassRow.name.in_(wanted))))

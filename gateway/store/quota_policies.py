@@ -1,7 +1,6 @@
 """Statements on quota policies: weight and limits of one organization, team or key. Each has one policy at most."""
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, abc
 from dataclasses import replace
 from uuid import UUID
 
@@ -120,14 +119,14 @@ def default_policy_row(tx: ChangeTransaction, org_id: UUID, team_id: UUID | None
     return row
 
 
-def limits_of(rows: Iterable[QuotaLimitRow]) -> tuple[QuotaLimit, ...]:
+def limits_of(rows: abc.Iterable[QuotaLimitRow]) -> tuple[QuotaLimit, ...]:
     """The rows as values, in their one order."""
     return _ordered(
         QuotaLimit(Dimension(row.dimension), row.amount, row.period_ms, row.burst, row.model) for row in rows
     )
 
 
-def _ordered(limits: Iterable[QuotaLimit]) -> tuple[QuotaLimit, ...]:
+def _ordered(limits: abc.Iterable[QuotaLimit]) -> tuple[QuotaLimit, ...]:
     return tuple(sorted(limits, key=lambda limit: (limit.dimension, limit.model)))
 
 

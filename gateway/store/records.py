@@ -4,7 +4,7 @@ A record is an identity, the `settings` that an administrator chose, and what th
 revision of one record. Knows no SQL and no protocol.
 """
 
-from collections.abc import Callable
+from collections import abc
 from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import IPv4Network, IPv6Network
@@ -19,7 +19,7 @@ DEFAULT_POLICY = "default"
 
 IPNetwork = IPv4Network | IPv6Network
 Settings = TypeVar("Settings")
-Edit = Callable[[Settings], Settings]
+Edit = abc.Callable[[Settings], Settings]
 """Computes the new settings from the current ones, inside the transaction that writes them."""
 
 

@@ -4,7 +4,7 @@ Owns the entries and how a newer snapshot comes from an older one. Does no I/O (
 can be used without a wait. Entries hold each other, not ids: a key's team is the team of the same revision.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import abc
 from dataclasses import dataclass, replace
 from datetime import datetime
 from ipaddress import ip_network
@@ -107,10 +107,10 @@ class TenancySnapshot:
     """All of it at `revision`: keys by public id, teams and organizations by id, classes by name."""
 
     revision: int
-    keys: Mapping[str, KeyRecord]
-    teams: Mapping[UUID, TeamRecord]
-    organizations: Mapping[UUID, OrganizationRecord]
-    classes: Mapping[str, ClassRecord]
+    keys: abc.Mapping[str, KeyRecord]
+    teams: abc.Mapping[UUID, TeamRecord]
+    organizations: abc.Mapping[UUID, OrganizationRecord]
+    classes: abc.Mapping[str, ClassRecord]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,10 @@ class ChangedRows:
     """What the database changed after some revision, up to and with `revision`; each row with its policy."""
 
     revision: int
-    classes: Sequence[PriorityClassRow]
-    organizations: Sequence[tuple[OrganizationRow, QuotaPolicyRow]]
-    teams: Sequence[tuple[TeamRow, QuotaPolicyRow]]
-    keys: Sequence[tuple[ApiKeyRow, QuotaPolicyRow | None]]
+    classes: abc.Sequence[PriorityClassRow]
+    organizations: abc.Sequence[tuple[OrganizationRow, QuotaPolicyRow]]
+    teams: abc.Sequence[tuple[TeamRow, QuotaPolicyRow]]
+    keys: abc.Sequence[tuple[ApiKeyRow, QuotaPolicyRow | None]]
 
 
 EMPTY_SNAPSHOT = TenancySnapshot(-1, {}, {}, {}, {})
@@ -159,7 +159,7 @@ def advance(snapshot: TenancySnapshot, changed: ChangedRows) -> TenancySnapshot:
     )
 
 
-def _merged(old: Mapping[K, V], new: Mapping[K, V]) -> Mapping[K, V]:
+def _merged(old: abc.Mapping[K, V], new: abc.Mapping[K, V]) -> abc.Mapping[K, V]:
     return MappingProxyType({**old, **new}) if new else old
 
 

@@ -4,7 +4,7 @@ Owns the table's partitions too: one per day, made ahead, and a default one so t
 a partition. The day comes out of the generation id (UUIDv7), so a row's replay lands where the row is, and conflicts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import abc
 from dataclasses import asdict, dataclass, field
 from datetime import date, datetime, timedelta
 from uuid import UUID
@@ -51,10 +51,10 @@ class UsageEvent:
     prefill_ns: int = 0
     decode_ns: int = 0
     preempted_ns: int = 0
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: abc.Mapping[str, str] = field(default_factory=dict)
 
 
-async def insert_usage(database: Database, events: Sequence[UsageEvent]) -> int:
+async def insert_usage(database: Database, events: abc.Sequence[UsageEvent]) -> int:
     """Every event is in the ledger, once. Returns how many were not there before.
 
     Raises DatabaseUnavailableError, InvalidValueError (an id that is not a UUIDv7, a negative count); then none is.

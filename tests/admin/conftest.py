@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator
+from collections import abc
 from pathlib import Path
 
 import pytest_asyncio
@@ -8,7 +8,7 @@ from tests.admin.service import AdminService, serve_admin
 
 
 @pytest_asyncio.fixture
-async def service(database: Database, database_url: str, tmp_path: Path) -> AsyncIterator[AdminService]:
+async def service(database: Database, database_url: str, tmp_path: Path) -> abc.AsyncIterator[AdminService]:
     """The admin service over a database of its own."""
     async with serve_admin(database, database_url, tmp_path / "data") as running:
         yield running

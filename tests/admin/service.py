@@ -1,6 +1,6 @@
 """The admin service over a real database, with the real interceptors, served in this process."""
 
-from collections.abc import AsyncIterator
+from collections import abc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,7 +89,7 @@ def bearer(key: str) -> Metadata:
 
 
 @asynccontextmanager
-async def serve_admin(database: Database, database_url: str, data_dir: Path) -> AsyncIterator[AdminService]:
+async def serve_admin(database: Database, database_url: str, data_dir: Path) -> abc.AsyncIterator[AdminService]:
     """A service with a fresh administrator's key in `data_dir`."""
     installation = await bootstrap(data_dir, database_url)
     pepper = (data_dir / "pepper").read_text().strip().encode()

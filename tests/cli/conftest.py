@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator
+from collections import abc
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ def command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine
 
 
 @pytest_asyncio.fixture
-async def service(database: Database, database_url: str, tmp_path: Path) -> AsyncIterator[AdminService]:
+async def service(database: Database, database_url: str, tmp_path: Path) -> abc.AsyncIterator[AdminService]:
     """The admin service, found by the command line through its data directory."""
     data_dir = tmp_path / "data"
     async with serve_admin(database, database_url, data_dir) as running:

@@ -1,7 +1,7 @@
 """An inference service that says what a test tells it to, and remembers what it was asked."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections import abc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -22,8 +22,8 @@ from evenflow.inference.v1.generation_pb2_grpc import (
 class InferenceServer(GenerationServiceServicer):
     """Answers with `pieces`, then ends; or goes on for ever; or refuses with a reason and a wait."""
 
-    pieces: Sequence[str] = ("Hello", ", you")
-    token_ids: Sequence[Sequence[int]] = ((1,), (2,))
+    pieces: abc.Sequence[str] = ("Hello", ", you")
+    token_ids: abc.Sequence[abc.Sequence[int]] = ((1,), (2,))
     is_endless: bool = False
     refusal: tuple[grpc.StatusCode, str, float] | None = None
     address: str = ""
@@ -64,7 +64,7 @@ async def refuse(context, code: grpc.StatusCode, reason: str, wait_s: float) -> 
 
 
 @asynccontextmanager
-async def serve_inference(servicer: InferenceServer) -> AsyncIterator[InferenceServer]:
+async def serve_inference(servicer: InferenceServer) -> abc.AsyncIterator[InferenceServer]:
     server = grpc.aio.server()
     add_GenerationServiceServicer_to_server(servicer, server)
     servicer.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

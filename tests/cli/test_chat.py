@@ -6,7 +6,7 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections import abc
 from pathlib import Path
 
 import grpc
@@ -22,7 +22,7 @@ KEY = "ef_live_test"
 
 
 @pytest_asyncio.fixture
-async def server(monkeypatch: pytest.MonkeyPatch, command_line: CommandLine) -> AsyncIterator[InferenceServer]:
+async def server(monkeypatch: pytest.MonkeyPatch, command_line: CommandLine) -> abc.AsyncIterator[InferenceServer]:
     """A scripted server that the command line finds."""
     async with serve_inference(InferenceServer()) as running:
         monkeypatch.setenv("EVENFLOW_ADDRESS", running.address)

@@ -3,7 +3,7 @@
 import io
 import os
 import time
-from collections.abc import AsyncIterator
+from collections import abc
 
 import grpc
 import pytest
@@ -36,13 +36,13 @@ SMALL = Sizes(num_long=3, long=Shape(8, 4), num_short=1, short=Shape(2, 4), num_
 
 
 @pytest_asyncio.fixture
-async def server() -> AsyncIterator[InferenceServer]:
+async def server() -> abc.AsyncIterator[InferenceServer]:
     async with serve_inference(InferenceServer(pieces=("a", "b"), token_ids=((1, 2, 3), (4,)))) as running:
         yield running
 
 
 @pytest_asyncio.fixture
-async def clients(server: InferenceServer) -> AsyncIterator[Clients]:
+async def clients(server: InferenceServer) -> abc.AsyncIterator[Clients]:
     keys = {tenant: (("authorization", f"Bearer {tenant}"),) for tenant in (BATCH, CHAT)}
     async with grpc.aio.insecure_channel(server.address) as channel:
         yield Clients(GenerationServiceStub(channel), keys, vocabulary_size=2000)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections import abc
 from pathlib import Path
 
 import psutil
@@ -30,7 +30,9 @@ async def no() -> bool:
     return False
 
 
-def make_part(log_path: Path, script: str, probe: Callable[[], Awaitable[bool]] = yes, **settings) -> ProcessPart:
+def make_part(
+    log_path: Path, script: str, probe: abc.Callable[[], abc.Awaitable[bool]] = yes, **settings
+) -> ProcessPart:
     argv = (sys.executable, "-c", script)
     return ProcessPart(name="part", argv=argv, env=os.environ, log_path=log_path, probe=probe, **settings)
 

@@ -6,7 +6,7 @@ The tests of this module share one `evenflow up` and run in order: what one made
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections import abc
 
 import grpc
 import pytest
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def installation(tmp_path_factory: pytest.TempPathFactory) -> abc.Iterator[Installation]:
     """A running installation with a tenant, whose key `chat` finds."""
     running = Installation(tmp_path_factory.mktemp("e2e") / "data")
     running.up()
@@ -38,7 +38,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
         running.stop()
 
 
-def stream(installation: Installation, num_tokens: int) -> Iterator[pb.StreamGenerateResponse]:
+def stream(installation: Installation, num_tokens: int) -> abc.Iterator[pb.StreamGenerateResponse]:
     """A greedy answer of exactly `num_tokens`."""
     spec = pb.GenerationSpec(
         text="Once upon a time",

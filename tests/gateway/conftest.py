@@ -1,6 +1,6 @@
 """The gateway under test, its scripted engine and its database."""
 
-from collections.abc import AsyncIterator
+from collections import abc
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ def spans() -> InMemorySpanExporter:
 
 
 @pytest_asyncio.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
+async def engine(tmp_path: Path) -> abc.AsyncIterator[FakeEngine]:
     """A scripted engine that serves."""
     fake = FakeEngine(tmp_path / "engine.sock")
     await fake.start()
@@ -38,7 +38,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
 
 
 @pytest_asyncio.fixture
-async def second_engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
+async def second_engine(tmp_path: Path) -> abc.AsyncIterator[FakeEngine]:
     """Another one; the gateway knows it if `options` say so."""
     fake = FakeEngine(tmp_path / "second.sock")
     await fake.start()
@@ -49,7 +49,7 @@ async def second_engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
 @pytest_asyncio.fixture
 async def closed_world(
     engine: FakeEngine, database: Database, database_url: str, spans: InMemorySpanExporter
-) -> AsyncIterator[World]:
+) -> abc.AsyncIterator[World]:
     """Everything but a running gateway: set `options`, then `open` it."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))

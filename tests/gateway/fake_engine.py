@@ -4,7 +4,7 @@ Its tokenizer has one token per byte, so the ids of an output are the bytes of i
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import abc
 from pathlib import Path
 
 import grpc
@@ -28,7 +28,7 @@ CHAT_TEMPLATE = (
 QUEUE_NS, PREFILL_NS, DECODE_NS = 1_000_000, 2_000_000, 3_000_000
 ARRIVED_UNIX_NS = 1_700_000_000_000_000_000
 
-Script = Callable[["FakeCall"], Awaitable[None]]
+Script = abc.Callable[["FakeCall"], abc.Awaitable[None]]
 
 
 def byte_tokenizer_json() -> bytes:

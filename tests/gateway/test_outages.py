@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections import abc
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -36,7 +36,7 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 
 
 @pytest_asyncio.fixture
-async def proxy(database_url: str) -> AsyncIterator[PostgresProxy]:
+async def proxy(database_url: str) -> abc.AsyncIterator[PostgresProxy]:
     """The gateway's way to Postgres."""
     with tempfile.TemporaryDirectory() as directory:  # a socket's path must be short
         door = PostgresProxy(database_url, Path(directory))

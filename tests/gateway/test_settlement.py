@@ -6,8 +6,7 @@ import gc
 import itertools
 import os
 import tracemalloc
-from collections import Counter
-from collections.abc import Awaitable, Coroutine, Generator
+from collections import Counter, abc
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -46,14 +45,14 @@ async def preempted(call: FakeCall) -> None:
     await call.finish()
 
 
-class CancelAt(Awaitable[bool]):
+class CancelAt(abc.Awaitable[bool]):
     """Awaits a coroutine and cancels the task at its n-th suspension; false if it has fewer."""
 
-    def __init__(self, coroutine: Coroutine[object, None, object], suspension: int) -> None:
+    def __init__(self, coroutine: abc.Coroutine[object, None, object], suspension: int) -> None:
         self._coroutine = coroutine
         self._suspension = suspension
 
-    def __await__(self) -> Generator[object, None, bool]:
+    def __await__(self) -> abc.Generator[object, None, bool]:
         steps = self._coroutine.__await__()
         for number in itertools.count():
             try:
@@ -70,7 +69,7 @@ class CancelAt(Awaitable[bool]):
                 return self._thrown(steps, error)
         raise AssertionError
 
-    def _thrown(self, steps: Generator[object, None, object], error: asyncio.CancelledError) -> bool:
+    def _thrown(self, steps: abc.Generator[object, None, object], error: asyncio.CancelledError) -> bool:
         task = asyncio.current_task()
         assert task is not None
         task.uncancel()

@@ -1,7 +1,7 @@
 """Directories of embedded servers: made once, copied for each test."""
 
 import shutil
-from collections.abc import AsyncIterator
+from collections import abc
 from pathlib import Path
 
 import pytest
@@ -38,7 +38,7 @@ def data_dir(pristine: Path, tmp_path: Path) -> Path:
 
 
 @pytest_asyncio.fixture
-async def server(data_dir: Path) -> AsyncIterator[EmbeddedPostgres]:
+async def server(data_dir: Path) -> abc.AsyncIterator[EmbeddedPostgres]:
     """A server on `data_dir`, not started; stopped after the test."""
     server = EmbeddedPostgres(data_dir)
     yield server

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections import abc
 from pathlib import Path
 
 import pytest
@@ -83,7 +83,7 @@ def _other_data_version(root: Path) -> None:
 async def test_a_damaged_directory_is_named_and_left_as_it_is(
     skeleton: Path,
     tmp_path: Path,
-    damage: Callable[[Path], None],
+    damage: abc.Callable[[Path], None],
     error: type[EmbeddedPostgresError],
     reason: str,
 ) -> None:

@@ -1,7 +1,7 @@
 """The cache stays current by notice and by poll, reads no more than it must, and outlives the database."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections import abc
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -49,7 +49,7 @@ class CountingDatabase(Database):
         self.proceed = asyncio.Event()
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[AsyncSession]:
+    async def session(self) -> abc.AsyncIterator[AsyncSession]:
         self.num_transactions += 1
         self.started.set()
         await self.proceed.wait()
@@ -113,7 +113,7 @@ async def test_the_last_good_snapshot_outlives_the_database(tmp_path: Path) -> N
     await server.stop()
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: abc.Callable[[], bool]) -> None:
     """Give other tasks their turn until the condition holds."""
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - a cache has no event for it, and needs none
@@ -121,7 +121,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def running(tenancy: TenancyCache) -> AsyncIterator[None]:
+async def running(tenancy: TenancyCache) -> abc.AsyncIterator[None]:
     task = asyncio.create_task(tenancy.run())
     try:
         yield

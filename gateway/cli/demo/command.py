@@ -3,7 +3,7 @@
 import asyncio
 import os
 import tempfile
-from collections.abc import Mapping
+from collections import abc
 from pathlib import Path
 from typing import Annotated
 
@@ -57,7 +57,7 @@ def print_farewell(console: Console) -> None:
     console.print(f'  {evenflow} chat "Why is the sky blue?"')
 
 
-def demo_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def demo_environment(environment: abc.Mapping[str, str]) -> dict[str, str]:
     """Without the settings of another installation; the engine keeps its model and its place.
 
     Unless it was told otherwise it leaves a core to the clients and the gateway: a compute thread that shares its core

@@ -1,6 +1,6 @@
 """What the demo shows: the tenants live, and at the end what each policy did to them."""
 
-from collections.abc import Mapping
+from collections import abc
 
 from rich import box
 from rich.console import Console
@@ -53,7 +53,7 @@ def print_plan(console: Console, sizes: Sizes) -> None:
     )
 
 
-def print_report(console: Console, runs: Mapping[str, Run]) -> None:
+def print_report(console: Console, runs: abc.Mapping[str, Run]) -> None:
     """The runs side by side."""
     table = Table("", *runs, box=box.SIMPLE_HEAD, title="The same traffic", title_justify="left", pad_edge=False)
     rows = (

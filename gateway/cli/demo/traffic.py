@@ -5,9 +5,10 @@ Prompts are random token ids, so that lengths are exact and nothing is shared; t
 """
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections import abc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -60,14 +61,14 @@ class Experience:
     def ttft_s(self, share: float) -> float | None:
         """The time to the first token that `share` of the requests stayed within; None before the first."""
         ordered = sorted(self.first_tokens_s)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+        return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
 class Clients:
     """Everybody who talks to the gateway in the demo: `metadata` holds each tenant's key."""
 
     def __init__(
-        self, stub: "GenerationServiceAsyncStub", metadata: Mapping[str, Metadata], vocabulary_size: int
+        self, stub: "GenerationServiceAsyncStub", metadata: abc.Mapping[str, Metadata], vocabulary_size: int
     ) -> None:
         self._stub = stub
         self._metadata = metadata
@@ -78,7 +79,7 @@ class Clients:
         return [draw.randrange(FIRST_PLAIN_TOKEN, self._vocabulary_size) for _ in range(shape.num_prompt_tokens)]
 
     async def send(
-        self, tenant: str, prompt: Sequence[int], num_output_tokens: int, seen: Experience, due_s: float
+        self, tenant: str, prompt: abc.Sequence[int], num_output_tokens: int, seen: Experience, due_s: float
     ) -> None:
         """One request has run to its end; `seen` has what came of it, its wait counted from `due_s`."""
         is_waiting = True
@@ -131,7 +132,7 @@ class Run:
         seen.finished_s = self.elapsed_s
 
 
-def _request(prompt: Sequence[int], num_output_tokens: int) -> pb.StreamGenerateRequest:
+def _request(prompt: abc.Sequence[int], num_output_tokens: int) -> pb.StreamGenerateRequest:
     return pb.StreamGenerateRequest(
         spec=pb.GenerationSpec(
             token_ids=pb.TokenPrompt(ids=prompt),
