@@ -71,7 +71,9 @@ class ServedModels:
 
         Raises NoEngineError, ModelNotFoundError, and InvalidFieldError if no name was given and there are several.
         """
-        usable = [model for model in self._ready.values() if _is_granted(model, grants)]
+        # In the order of the setting, so that among equally busy engines the choice does not hang on who was up first.
+        ready = [self._ready[engine.address] for engine in self._engines if engine.address in self._ready]
+        usable = [model for model in ready if _is_granted(model, grants)]
         if not name and len({model.info.name for model in usable}) > 1:
             raise InvalidFieldError(FieldViolation(field, "several models are served: name one"))
         matching = [model for model in usable if name in ("", model.info.name)]

@@ -344,8 +344,9 @@ async def test_a_thousand_cancelled_streams_leave_nothing_behind(world: World, s
 
     assert world.book.num_reservations == 0
     assert len(world.live._live) == 0
-    assert after.num_descriptors <= before.num_descriptors
-    assert after.num_tasks <= before.num_tasks
+    # One of either a stream would be a thousand; the background work has a few more or less at any moment.
+    assert after.num_descriptors - before.num_descriptors < 20
+    assert after.num_tasks - before.num_tasks < 20
     # A leak of one kilobyte a stream would show; noise of caches and pools does not.
     assert after.num_bytes - before.num_bytes < 1000 * 1024
     assert len(await asyncio.gather(*(tenant_answers(world, tenant) for _ in range(100)))) == 100
