@@ -12,7 +12,7 @@ depends_on = None
 REFUSE_CHANGES = """
 CREATE FUNCTION audit_event_refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'audit_event is append-only' USING ERRCODE = 'insufficient_privilege';
+    RAISE EXCEPTION 'audit_event is append-only' USING ERRCODE = 'wrong_object_type';
 END $$
 """
 ROW_TRIGGER = """

@@ -199,7 +199,9 @@ async def test_an_outdated_etag_does_not_revoke(database: Database) -> None:
 
 async def test_platform_keys_can_be_revoked(database: Database) -> None:
     path = ResourcePath(None, None, "platform0000")
-    await create_key(database, make_change(), path, _admin_settings(), make_secret())
+    successor = ResourcePath(None, None, "platform0001")
+    for key in (path, successor):
+        await create_key(database, make_change(), key, _admin_settings(), make_secret())
 
     assert (await revoke_key(database, make_change(), path, "rotated")).revoked_at is not None
 
