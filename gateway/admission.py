@@ -189,5 +189,8 @@ def _violation(violation: Violation, charge: Charge) -> QuotaViolation:
             f" {limit.node} may use {limit.burst}{model} at once"
         )
     else:
-        text = f"{limit.node} may use {limit.limit} {unit}{model} per {limit.period_ns / NS_PER_S:g} s"
+        text = (
+            f"{limit.node} may use {limit.limit} {unit}{model} per {limit.period_ns / NS_PER_S:g} s,"
+            f" at most {limit.burst} at once"
+        )
     return QuotaViolation(subject=limit.node, dimension=dimension, description=text)

@@ -34,6 +34,7 @@ GatewayError                        INTERNAL             INTERNAL
 │   ├── EngineLostError                                  ENGINE_LOST
 │   ├── LedgerUnavailableError                           LEDGER_UNAVAILABLE
 │   └── DrainingError                                    DRAINING, retry at once: another replica answers
+├── UnknownMethodError              UNIMPLEMENTED        METHOD_NOT_FOUND
 ├── DeadlineExceededError           DEADLINE_EXCEEDED    DEADLINE_EXCEEDED, partial usage in the metadata
 └── InternalError                   INTERNAL             INTERNAL
 
@@ -104,6 +105,16 @@ class InternalError(GatewayError):
 def cause_of(error: Exception | None) -> dict[str, str]:
     """What a log line adds about an error whose text tells its caller nothing."""
     return {"cause": error.cause} if isinstance(error, InternalError) and error.cause else {}
+
+
+class UnknownMethodError(GatewayError):
+    """No service of this gateway has the method."""
+
+    code = grpc.StatusCode.UNIMPLEMENTED
+    reason = "METHOD_NOT_FOUND"
+
+    def __init__(self) -> None:
+        super().__init__("this gateway has no such method")
 
 
 class CredentialInvalidError(GatewayError):

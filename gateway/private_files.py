@@ -5,13 +5,14 @@ import stat
 from pathlib import Path
 
 ADMIN_KEY_FILE = "admin.key"
+API_KEY_FILE = "api.key"
 PEPPER_FILE = "pepper"
 UP_LOCK_FILE = "up.lock"
 # Which pepper a stored hash was made with; a second pepper will be 2.
 PEPPER_VERSION = 1
 
 # Any of these says that a directory is an installation's.
-_MARKERS = frozenset({ADMIN_KEY_FILE, PEPPER_FILE, UP_LOCK_FILE})
+_MARKERS = frozenset({ADMIN_KEY_FILE, API_KEY_FILE, PEPPER_FILE, UP_LOCK_FILE})
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -22,8 +23,8 @@ class PrivateFileError(Exception):
 def make_private_dir(path: Path) -> None:
     """`path` exists and is open to its owner only.
 
-    One that is open to others is closed to them where nobody else can mean it: it is this user's, and empty (as service
-    managers make it) or an installation's already. Otherwise PrivateFileError says what to do.
+    It is new, empty (as service managers make it) or an installation's already; if it is open to others and this
+    user's, it is closed to them. Otherwise PrivateFileError says what to do, and nothing was touched.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -32,16 +33,13 @@ def make_private_dir(path: Path) -> None:
         raise PrivateFileError(f"cannot use {path}: {error.strerror}") from error
     try:
         status = os.fstat(descriptor)
+        names = set(os.listdir(descriptor))
+        if names and not names & _MARKERS:
+            raise PrivateFileError(f"{path} holds files that are not evenflow's: choose another directory")
         if not status.st_mode & _OTHERS:
             return
         if status.st_uid != os.geteuid():
             raise PrivateFileError(f"{path} is open to other users and belongs to user {status.st_uid}: chmod 700 it")
-        names = set(os.listdir(descriptor))
-        if names and not names & _MARKERS:
-            raise PrivateFileError(
-                f"{path} is open to other users and holds files that are not evenflow's:"
-                " choose another directory, or chmod 700 it"
-            )
         os.fchmod(descriptor, 0o700)
     except OSError as error:
         raise PrivateFileError(f"cannot use {path}: {error.strerror}") from error

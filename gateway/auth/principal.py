@@ -68,9 +68,9 @@ def authorize(principal: Principal, action: Action) -> None:
     """`principal` may do `action`. Raises NoTenantError or ScopeNotGrantedError."""
     if action is Action.ADMINISTER:
         if not principal.is_platform_admin:
-            raise ScopeNotGrantedError(KeyScope.ADMIN)
+            raise ScopeNotGrantedError(KeyScope.ADMIN.value)
         return
     if principal.team_id is None:
         raise NoTenantError
     if KeyScope.INFERENCE not in principal.scopes:
-        raise ScopeNotGrantedError(KeyScope.INFERENCE)
+        raise ScopeNotGrantedError(KeyScope.INFERENCE.value)

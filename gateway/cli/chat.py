@@ -17,10 +17,14 @@ from gateway.cli.command import AddressOption, DataDirOption, command
 from gateway.cli.connection import Target, connect, find_address, find_api_key
 from gateway.cli.conversation import Answer, Conversation, Options
 from gateway.cli.data_dir import DataDir
-from gateway.cli.errors import CliError, ExitCode, cli_error
+from gateway.cli.errors import CliError, ExitCode, cli_error, read_refusal
 from gateway.cli.output import stderr
 
 PROMPT = "> "
+# A conversation wants sense before variety, small models above all.
+MAX_TOKENS = 512
+TEMPERATURE = 0.2
+TOP_P = 0.9
 HELP = "/reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer."
 
 ApiKeyOption = Annotated[Path | None, typer.Option("--api-key-file", help="A file that holds the API key.")]
@@ -44,6 +48,8 @@ class Screen:
                 sys.stdout.write(piece)
                 sys.stdout.flush()
         except grpc.RpcError as error:
+            if answer.text and read_refusal(error).is_unreachable:
+                raise CliError("the gateway went away before the end of the answer", ExitCode.UNREACHABLE) from error
             raise cli_error(error, self._address) from error
         finally:
             answer.cancel()
@@ -70,9 +76,9 @@ def chat(
     prompt: Annotated[str | None, typer.Argument(help="Ask this and end. Without it: a conversation.")] = None,
     system: Annotated[str | None, typer.Option("--system", help="How the model should behave.")] = None,
     model: Annotated[str | None, typer.Option("--model", envvar="EVENFLOW_MODEL", help="Which model to ask.")] = None,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="Longest answer, in tokens.")] = None,
-    temperature: Annotated[float | None, typer.Option("--temperature", help="0 always takes the likeliest.")] = None,
-    top_p: Annotated[float | None, typer.Option("--top-p", help="Sample from this share of the likeliest.")] = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest answer, in tokens.")] = MAX_TOKENS,
+    temperature: Annotated[float, typer.Option("--temperature", help="0 always takes the likeliest.")] = TEMPERATURE,
+    top_p: Annotated[float, typer.Option("--top-p", help="Sample from this share of the likeliest.")] = TOP_P,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="The same seed, the same answer.")] = None,
     priority_class: Annotated[str | None, typer.Option("--class", help="Priority class of the requests.")] = None,
     address: AddressOption = None,

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 
 from gateway.cli.data_dir import DataDir
-from gateway.cli.errors import UsageError, cli_error
+from gateway.cli.errors import CliError, ExitCode, UsageError, cli_error
 from gateway.private_files import read_text
 from gateway.settings import DEFAULT_LISTEN
 
@@ -44,8 +44,18 @@ class Connection:
 
 
 def find_address(target: Target) -> str:
-    """The gateway's HOST:PORT."""
-    return target.address or read_text(target.data_dir.endpoint) or DEFAULT_LISTEN
+    """The gateway's HOST:PORT. Raises CliError if it should be the one of a data directory and that does not run.
+
+    Whoever listens where a dead gateway did, or on the default port, must not be sent that directory's keys.
+    """
+    if target.address:
+        return target.address
+    if target.data_dir.is_in_use() and (endpoint := read_text(target.data_dir.endpoint)):
+        return endpoint
+    if target.data_dir.admin_key.exists():
+        hint = "start it with: evenflow up   (or name a gateway: --address HOST:PORT, EVENFLOW_ADDRESS)"
+        raise CliError(f"no gateway serves in {target.data_dir.path}", ExitCode.UNREACHABLE, hint)
+    return DEFAULT_LISTEN
 
 
 def find_admin_key(target: Target) -> str:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.private_files import ADMIN_KEY_FILE, UP_LOCK_FILE, make_private_dir
+from gateway.private_files import ADMIN_KEY_FILE, API_KEY_FILE, UP_LOCK_FILE, make_private_dir
 from gateway.settings import MAX_UNIX_PATH_BYTES, default_data_dir
 
 
@@ -40,11 +40,24 @@ class DataDir:
 
     @property
     def api_key(self) -> Path:
-        return self.path / "api.key"
+        return self.path / API_KEY_FILE
 
     @property
     def endpoint(self) -> Path:
         return self.path / "endpoint"
+
+    def is_in_use(self) -> bool:
+        """Whether an `evenflow up` runs here, so that `endpoint` is its own. Raises DataDirError."""
+        try:
+            with (self.path / UP_LOCK_FILE).open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            raise DataDirError(f"cannot use {self.path}: {error.strerror}") from error
+        return False
 
     def log(self, part: str) -> Path:
         return self.path / "logs" / f"{part}.log"

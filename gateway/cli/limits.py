@@ -6,6 +6,7 @@ from datetime import timedelta
 from evenflow.admin.v1.admin_pb2 import QuotaDimension, QuotaLimit
 from gateway.cli.errors import UsageError
 
+MAX_AMOUNT = 2**63 - 1
 LIMIT = re.compile(r"(?P<dimension>[a-z_]+)=(?P<limit>\d+)(?:/(?P<period>\w+))?(?P<options>(?::[a-z]+=[^:]+)*)")
 DURATION = re.compile(r"(\d+)(ms|s|m|h|d)")
 UNITS = {
@@ -34,7 +35,7 @@ def parse_limit(text: str) -> QuotaLimit:
         raise UsageError(f"{text!r} is no limit", EXAMPLE)
     if match["dimension"] not in DIMENSIONS:
         raise UsageError(f"there is no limit on {match['dimension']!r}: there are {', '.join(DIMENSIONS)}")
-    limit = QuotaLimit(dimension=DIMENSIONS[match["dimension"]], limit=int(match["limit"]))
+    limit = QuotaLimit(dimension=DIMENSIONS[match["dimension"]], limit=_amount(match["limit"]))
     if match["period"] is not None:
         limit.period.FromTimedelta(parse_duration(match["period"]))
     for option in match["options"].split(":")[1:]:
@@ -42,10 +43,16 @@ def parse_limit(text: str) -> QuotaLimit:
         if name == "model":
             limit.model = value
         elif name == "burst" and value.isdigit():
-            limit.burst = int(value)
+            limit.burst = _amount(value)
         else:
             raise UsageError(f"{option!r} in {text!r} is neither burst=NUMBER nor model=NAME")
     return limit
+
+
+def _amount(digits: str) -> int:
+    if len(digits) > len(str(MAX_AMOUNT)) or int(digits) > MAX_AMOUNT:
+        raise UsageError(f"{digits} is too large: a limit is at most {MAX_AMOUNT}")
+    return int(digits)
 
 
 def limit_text(limit: QuotaLimit) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 from gateway.cli.command import DataDirOption, command
 from gateway.cli.data_dir import DataDir
 from gateway.cli.output import stderr
-from gateway.settings import DEFAULT_LISTEN
+from gateway.settings import DEFAULT_LISTEN, check_environment
 
 ListenOption = Annotated[
     str,
@@ -37,6 +37,7 @@ def up(context: typer.Context, listen: ListenOption = DEFAULT_LISTEN, data_dir: 
     from gateway.cli.running import Session, run_stack
     from gateway.cli.stack import StackSettings, listen_address
 
+    check_environment(os.environ)  # now, rather than when the gateway starts, after database and model
     directory = DataDir.at(data_dir)
     with directory.lock() as lock, directory.socket_dir() as sockets:
         settings = StackSettings(
@@ -69,8 +70,9 @@ def greet(console: Console, settings: "StackSettings", installation: "Installati
     console.print("\nNext, in another terminal:")
     if settings.data_dir != DataDir.at(None):
         console.print(f"  export EVENFLOW_DATA_DIR={settings.data_dir.path}")
-    for line in ("orgs create acme", "teams create acme/search", "keys create --team acme/search --save"):
-        console.print(f"  {evenflow} {line}")
+    if installation.has_new_admin_key:
+        for line in ("orgs create acme", "teams create acme/search", "keys create --team acme/search --save"):
+            console.print(f"  {evenflow} {line}")
     console.print(f'  {evenflow} chat "Why is the sky blue?"')
     console.print(f"  {evenflow} status")
 

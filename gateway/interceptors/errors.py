@@ -7,6 +7,7 @@ leak.
 
 import asyncio
 import math
+import traceback
 from collections import abc
 from contextlib import asynccontextmanager
 
@@ -42,6 +43,8 @@ async def errors_as_status(call: Call) -> abc.AsyncIterator[None]:
     except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
     except GatewayError as error:
+        # Its frames hold the parsed message, which can be hundreds of megabytes, and the answer takes a while to write.
+        traceback.clear_frames(error.__traceback__)
         call.error = error
     except DatabaseUnavailableError:
         call.error = StoreUnavailableError()

@@ -7,6 +7,7 @@ same details as any other bad request. A handler is wrapped once and kept.
 import inspect
 from collections import abc
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -14,7 +15,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry import trace
 
 from gateway.auth import Authenticator
-from gateway.errors import FieldViolation, InvalidFieldError, PromptTooLargeError
+from gateway.errors import FieldViolation, InvalidFieldError, PromptTooLargeError, UnknownMethodError
 from gateway.interceptors.authentication import authenticate
 from gateway.interceptors.call import Call, Context
 from gateway.interceptors.errors import errors_as_status
@@ -46,8 +47,8 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         if wrapped is not None:
             return wrapped
         handler = await continuation(handler_call_details)
-        if handler is None:  # the transport answers UNIMPLEMENTED
-            return None
+        if handler is None:
+            return grpc.stream_stream_rpc_method_handler(partial(_refuse_unknown, method))
         wrapped = self._wrapped[method] = self._wrap(method, handler)
         return wrapped
 
@@ -80,6 +81,12 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
                 await _relay(behavior, parse(raw), call)
 
         return _handler_like(handler, respond_many if handler.response_streaming else respond_once)
+
+
+async def _refuse_unknown(method: str, _requests: object, context: Context) -> None:
+    """The transport's own answer would carry no details. Any arity can be answered without reading a message."""
+    async with errors_as_status(Call.begin(method, context)):
+        raise UnknownMethodError
 
 
 async def _relay(behavior: Behavior, request: object, call: Call) -> None:

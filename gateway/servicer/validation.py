@@ -73,7 +73,7 @@ class Check:
     def within(self, value: Number, low: float, high: float, *, above_low: bool = False) -> Number:
         """`value`, in [low, high], or in (low, high]. NaN is in no range."""
         ok = low <= value <= high and not (above_low and value == low)
-        self.require(ok, f"must be in {'(' if above_low else '['}{low:g}, {high:g}]")
+        self.require(ok, f"must be in {'(' if above_low else '['}{low}, {high}]")
         return value
 
     def finish(self) -> None:

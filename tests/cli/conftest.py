@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from gateway.cli.data_dir import DataDir
 from gateway.store.db import Database
 from tests.admin.service import AdminService, serve_admin
 from tests.cli.command_line import CommandLine
@@ -23,5 +24,6 @@ async def service(database: Database, database_url: str, tmp_path: Path) -> abc.
     """The admin service, found by the command line through its data directory."""
     data_dir = tmp_path / "data"
     async with serve_admin(database, database_url, data_dir) as running:
-        (data_dir / "endpoint").write_text(running.address)
-        yield running
+        with DataDir(data_dir).lock():
+            (data_dir / "endpoint").write_text(running.address)
+            yield running

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from evenflow.inference.v1 import generation_pb2 as pb
+from gateway.cli.chat import TOP_P
 from tests.cli.command_line import CommandLine
 from tests.cli.inference_server import InferenceServer, serve_inference
 
@@ -48,7 +49,7 @@ async def test_options_are_part_of_the_request(server: InferenceServer, command_
     assert [message.role for message in spec.chat.messages] == ["system", "user"]
     assert (spec.model, spec.stopping.max_output_tokens, spec.admission.priority_class) == ("m", 7, "batch")
     assert (spec.sampling.temperature, spec.sampling.HasField("temperature"), spec.sampling.seed) == (0.0, True, 5)
-    assert not spec.sampling.HasField("top_p")
+    assert spec.sampling.top_p == TOP_P
 
 
 async def test_input_from_a_pipe_is_one_prompt(server: InferenceServer, command_line: CommandLine):
@@ -114,8 +115,9 @@ class Terminal:
 
     async def end(self) -> int:
         """Ctrl-D, and the exit code."""
+        await self.until("> ")  # what is typed before the prompt may be dropped when the line editor starts
         os.write(self._ours, b"\x04")
-        code = await asyncio.to_thread(self.process.wait, 30)
+        code = await asyncio.to_thread(self.process.wait, 90)
         os.close(self._ours)
         return code
 
@@ -152,6 +154,7 @@ async def test_refused_question_leaves_the_conversation_as_it_was(server: Infere
     await terminal.until("> ")
     terminal.type("Again")
     await terminal.until("2 tokens")
+    await terminal.until("> ")
     terminal.type("/reset")
     await terminal.until("> ")
     terminal.type("Anew")

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.cli.connection import Target, find_address, find_admin_key, find_api_key
 from gateway.cli.data_dir import DataDir
-from gateway.cli.errors import UsageError
+from gateway.cli.errors import CliError, ExitCode, UsageError
 from gateway.settings import DEFAULT_LISTEN
 from tests.cli.command_line import CommandLine
 
@@ -20,8 +20,22 @@ def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDir:
 
 def test_flag_wins_over_the_endpoint_file_and_that_over_the_default(data_dir: DataDir):
     assert find_address(Target(None, data_dir, None)) == DEFAULT_LISTEN
-    data_dir.endpoint.write_text("127.0.0.1:7\n")
-    assert find_address(Target(None, data_dir, None)) == "127.0.0.1:7"
+    with data_dir.lock():
+        data_dir.endpoint.write_text("127.0.0.1:7\n")
+        assert find_address(Target(None, data_dir, None)) == "127.0.0.1:7"
+        assert find_address(Target("host:8", data_dir, None)) == "host:8"
+
+
+def test_keys_of_a_directory_are_not_sent_to_whoever_listens_while_nothing_runs_there(data_dir: DataDir):
+    data_dir.admin_key.write_text("key\n")
+    with data_dir.lock(), pytest.raises(CliError, match="no gateway serves in"):
+        find_address(Target(None, data_dir, None))  # it has only begun to start
+    data_dir.endpoint.write_text("127.0.0.1:7\n")  # left by one that was killed
+
+    with pytest.raises(CliError, match="no gateway serves in") as refused:
+        find_address(Target(None, data_dir, None))
+
+    assert refused.value.exit_code is ExitCode.UNREACHABLE
     assert find_address(Target("host:8", data_dir, None)) == "host:8"
 
 

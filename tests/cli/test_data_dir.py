@@ -37,6 +37,8 @@ def test_directory_is_free_again_afterwards_and_leaves_no_address(tmp_path: Path
 
 def test_address_of_a_killed_predecessor_is_dropped(tmp_path: Path):
     directory = DataDir(tmp_path)
+    with directory.lock():
+        pass
     directory.endpoint.write_text("127.0.0.1:1")
 
     with directory.lock():

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenflow.admin.v1 import admin_pb2 as pb
+from gateway.cli.errors import UsageError
 from gateway.cli.limits import DIMENSIONS, duration_text, limit_text, merge_limits, parse_duration, parse_limit
 
 
@@ -23,6 +24,14 @@ from gateway.cli.limits import DIMENSIONS, duration_text, limit_text, merge_limi
 )
 def test_limit_reads_as_it_was_written(text: str):
     assert limit_text(parse_limit(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text", [f"requests={'9' * 20}/1m", f"requests=1/1m:burst={2**63}", "concurrency=" + "9" * 6000]
+)
+def test_number_that_no_message_can_hold_is_refused(text: str):
+    with pytest.raises(UsageError, match="is too large"):
+        parse_limit(text)
 
 
 @given(

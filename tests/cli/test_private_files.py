@@ -44,6 +44,20 @@ def test_name_is_on_disk_when_the_file_is_written(tmp_path: Path, monkeypatch: p
     assert synced == [str(tmp_path / f".pepper.{os.getpid()}"), str(tmp_path)]
 
 
+@pytest.mark.parametrize("mode_bits", [0o700, 0o755, 0o750, 0o711, 0o701])
+def test_directory_of_somebody_elses_files_is_left_as_it_is(tmp_path: Path, mode_bits: int):
+    home = tmp_path / "home"
+    (home / "postgres").mkdir(parents=True)
+    (home / "postgres" / "notes").write_text("mine")
+    home.chmod(mode_bits)
+
+    with pytest.raises(PrivateFileError, match="holds files that are not evenflow's"):
+        make_private_dir(home)
+
+    assert mode(home) == mode_bits
+    assert os.listdir(home) == ["postgres"]
+
+
 @pytest.mark.parametrize("content", [(), ("pepper",), ("admin.key", "notes"), ("up.lock", "logs")])
 def test_directory_that_is_ours_is_closed_to_others(tmp_path: Path, content: tuple[str, ...]):
     data_dir = tmp_path / "data"
@@ -56,27 +70,6 @@ def test_directory_that_is_ours_is_closed_to_others(tmp_path: Path, content: tup
 
     assert mode(data_dir) == 0o700
     assert sorted(os.listdir(data_dir)) == sorted(content)
-
-
-@pytest.mark.parametrize("open_mode", [0o755, 0o750, 0o711, 0o701])
-def test_directory_with_something_else_in_it_is_refused_and_left_as_it_is(tmp_path: Path, open_mode: int):
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / "thesis.tex").touch()
-    home.chmod(open_mode)
-
-    with pytest.raises(PrivateFileError, match=rf"{home} is open to other users .*chmod 700"):
-        make_private_dir(home)
-
-    assert mode(home) == open_mode
-
-
-def test_closed_directory_may_hold_anything(tmp_path: Path):
-    (tmp_path / "thesis.tex").touch()
-
-    make_private_dir(tmp_path)
-
-    assert mode(tmp_path) == 0o700
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

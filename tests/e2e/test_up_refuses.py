@@ -22,6 +22,7 @@ def test_foreign_database_directory_is_named_and_left_alone(installation: Instal
     foreign = installation.data_dir / "postgres"
     installation.data_dir.mkdir(mode=0o700)
     foreign.mkdir()
+    (installation.data_dir / "up.lock").touch()  # the directory itself is an installation's
     (foreign / "thesis.txt").write_text("mine")
     before = listing(foreign)
 

@@ -1,5 +1,7 @@
 """Every method of every service goes through one door, and bytes that are no message get the same kind of answer."""
 
+import weakref
+
 import grpc
 import pytest
 from google.protobuf import descriptor_pool
@@ -7,9 +9,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from evenflow.inference.v1 import generation_pb2 as pb
-from gateway.interceptors import routes
+from gateway.interceptors import errors, routes
 from gateway.interceptors.routes import PUBLIC_METHODS
 from gateway.server import ADMIN_SERVICE, GENERATION_SERVICE, MODEL_SERVICE
+from gateway.servicer import launch
 from tests.gateway.world import Tenant, World, refused
 
 SERVICES = (GENERATION_SERVICE, MODEL_SERVICE, ADMIN_SERVICE)
@@ -111,3 +114,41 @@ async def test_a_tenant_named_by_the_client_changes_nothing(world: World, tenant
     await tenant.generate(metadata=(("x-evenflow-tenant", str(other.team_id)),))
 
     assert (await world.engine.call()).start.path[1].id == str(tenant.team_id)
+
+
+@pytest.mark.parametrize("method", ["/evenflow.inference.v1.GenerationService/Nope", "/x.Y/Z", "/"])
+async def test_a_method_that_does_not_exist_is_refused_with_details(tenant: Tenant, method: str) -> None:
+    refusal = await refused(raw_call(tenant, method, b"", tenant.metadata))
+
+    assert refusal.code is grpc.StatusCode.UNIMPLEMENTED
+    assert refusal.info.reason == "METHOD_NOT_FOUND"
+
+
+async def test_a_refused_message_is_gone_before_its_refusal_is_written(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[weakref.ref[pb.GenerationSpec]] = []
+    alive: list[bool] = []
+    real_ask, real_details = launch.ask_from_pb, errors._details
+
+    def ask(spec: pb.GenerationSpec):
+        holder = Holder()
+        parsed.append(weakref.ref(holder))
+        return holder.pass_on(real_ask, spec)
+
+    def details(*args):
+        alive.extend(reference() is not None for reference in parsed)
+        return real_details(*args)
+
+    monkeypatch.setattr(launch, "ask_from_pb", ask)
+    monkeypatch.setattr(errors, "_details", details)
+    await refused(tenant.generate(text=""))
+
+    assert alive == [False]
+
+
+class Holder:
+    """Lives as long as the frame that it is in."""
+
+    def pass_on(self, call, *args):
+        return call(*args)
