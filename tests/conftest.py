@@ -3,6 +3,7 @@
 Databases are cut from a template that was migrated once, so that a test pays milliseconds and shares nothing.
 """
 
+import signal
 from collections import abc
 from contextlib import suppress
 from uuid import uuid4
@@ -18,6 +19,11 @@ from gateway.store.db import Database
 TEMPLATE = "migrated_template"
 # What only a power cut could tell apart, and what a database per test costs most of.
 FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
+
+
+def pytest_configure() -> None:
+    """A run that was started in the background ignores Ctrl-C, and every process that it starts would, too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
