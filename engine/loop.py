@@ -1,25 +1,78 @@
-"""The engine thread: commands in, events out, and between them plan, execute, commit. The only reader of the clock.
+"""The engine thread: commands in, events out, and between them plan, execute, commit. Its clock is the scheduler's.
 
 In: a `SimpleQueue` of commands, from any thread. Out: after each step one call of `deliver` with everything that
 happened, each update addressed to the outlet that its request came with. Knows nothing of gRPC, asyncio or tensors;
-the scheduler and the runner are touched by this thread only, so neither needs a lock.
+the scheduler and the runner are touched by this thread only, so neither needs a lock. While copies between the pools
+are all there is to wait for, the loop sleeps: the copy that ends sends it a command.
 """
 
 import time
 from collections import abc, deque
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from engine.core.errors import DuplicateRequestError, RequestTooLargeError
 from engine.core.events import Event, Finished
 from engine.core.plan import StepOutput, StepPlan
-from engine.core.scheduler import Scheduler
-from engine.core.stats import SchedulerStats
-from engine.core.types import FinishReason, Nanos, PriorityClass, Request
-from engine.errors import RefusedError, RunnerFailedError
+from engine.core.policy import PreemptionPolicy, SchedulingPolicy
+from engine.core.types import CopyId, Nanos
+from engine.decision_log import Driven, PolicyChoice, RecordedScheduler
+from engine.errors import InvalidFieldError, RunnerFailedError
+from engine.loop_messages import (
+    Abort,
+    Accepted,
+    Command,
+    Control,
+    Delivery,
+    Grant,
+    LoopStats,
+    Outlet,
+    ReadStats,
+    Refusal,
+    Refused,
+    SetClass,
+    SetPolicies,
+    SetReaderBlocked,
+    Stop,
+    Submit,
+    TakeCopies,
+    Update,
+    UpdateClasses,
+    UpdateNodes,
+)
+from engine.plugins import PolicyError, check_pair
+
+if TYPE_CHECKING:  # it imports numpy, which only the runner needs
+    from engine.calibration import Calibrator, CopyTiming
+
+__all__ = [
+    "Abort",
+    "Accepted",
+    "Command",
+    "Control",
+    "Delivery",
+    "EngineLoop",
+    "Grant",
+    "LoopStats",
+    "Outlet",
+    "Policies",
+    "ReadStats",
+    "Refusal",
+    "Refused",
+    "Runner",
+    "SetClass",
+    "SetPolicies",
+    "SetReaderBlocked",
+    "Stop",
+    "Submit",
+    "TakeCopies",
+    "Update",
+    "UpdateClasses",
+    "UpdateNodes",
+]
 
 log = structlog.get_logger(__name__)
 
@@ -30,112 +83,29 @@ STEP_FAILED = "the engine could not compute the request"
 
 
 class Runner(Protocol):
-    """Computes a step. What it raises ends every request that is running or waiting."""
+    """Computes steps, and copies blocks beside them. What it raises ends every request that has not ended.
+
+    A copy that fails makes `execute` or `take_completed` raise once; it is told as completed after that, so that its
+    blocks can be used again.
+    """
 
     def execute(self, plan: StepPlan) -> StepOutput: ...
+    def take_completed(self) -> tuple[CopyId, ...]:
+        """The copies that have ended and are in no output yet."""
 
+    def take_copy_timings(self) -> "tuple[CopyTiming, ...]":
+        """What the copies took that have ended since the last call."""
 
-Refusal = DuplicateRequestError | RequestTooLargeError | RefusedError
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The scheduler has the request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The request is not served, and why. The loop itself refuses what the scheduler refuses."""
-
-    error: Refusal
+    def wake_on_completion(self, wake: abc.Callable[[], object]) -> None:
+        """From now on `wake` is called, on any thread, when a copy has ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class LoopStats:
-    """Figures of this moment; `mean_step_ms` of the last 256 steps."""
+class Policies:
+    """The two plug-ins."""
 
-    scheduler: SchedulerStats
-    num_steps: int
-    mean_step_ms: float
-    uptime_s: float
-
-
-Update = Accepted | Refused | LoopStats | Event
-
-
-class Outlet(Protocol):
-    """Where the updates of one command's request go; `put` is called in order, by whoever `deliver` leads to."""
-
-    def put(self, update: Update, at: Nanos) -> None: ...
-
-
-class Delivery(NamedTuple):
-    """`update` happened `at` that moment and belongs to `outlet`."""
-
-    outlet: Outlet
-    update: Update
-    at: Nanos
-
-
-@dataclass(frozen=True, slots=True)
-class Submit:
-    """Queue the request. `outlet` gets Accepted or Refused, then its events up to Finished."""
-
-    outlet: Outlet
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """End the request that `outlet` belongs to; nothing happens if it has ended."""
-
-    outlet: Outlet
-    generation_id: str
-    reason: FinishReason
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """Raise the output tokens allowed so far to `max_output_tokens`."""
-
-    outlet: Outlet
-    generation_id: str
-    max_output_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class SetReaderBlocked:
-    """Pause the request while its reader cannot take more."""
-
-    outlet: Outlet
-    generation_id: str
-    _: KW_ONLY
-    blocked: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SetClass:
-    """Serve the request in another class from now on."""
-
-    outlet: Outlet
-    generation_id: str
-    priority_class: PriorityClass
-
-
-@dataclass(frozen=True, slots=True)
-class ReadStats:
-    """`outlet` gets a LoopStats."""
-
-    outlet: Outlet
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """End the loop after the commands before this one; unfinished requests hear nothing more."""
-
-
-Control = Abort | Grant | SetReaderBlocked | SetClass
-Command = Submit | Control | ReadStats | Stop
+    scheduling: SchedulingPolicy
+    preemption: PreemptionPolicy
 
 
 class EngineLoop:
@@ -143,15 +113,21 @@ class EngineLoop:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: Driven,
         runner: Runner,
         deliver: abc.Callable[[list[Delivery]], object],
         clock: abc.Callable[[], int] = time.monotonic_ns,
+        *,
+        policies: Policies | None = None,
+        calibrator: "Calibrator | None" = None,
     ) -> None:
+        """`policies` are the scheduler's: with them the loop refuses a switch to a pair that does not go together."""
         self._scheduler = scheduler
         self._runner = runner
         self._deliver = deliver
         self._clock = clock
+        self._policies = policies
+        self._calibrator = calibrator
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._outlets: dict[str, Outlet] = {}
         self._outbox: list[Delivery] = []
@@ -160,6 +136,10 @@ class EngineLoop:
         self._num_steps = 0
         self._num_failures_in_a_row = 0
         self._step_ns: deque[int] = deque(maxlen=MEASURED_STEPS)
+        self._policy_fault: str | None = None
+        runner.wake_on_completion(lambda: self._commands.put(TakeCopies()))
+        if calibrator is not None:
+            scheduler.calibrate(calibrator.prices, self._started_at)
 
     def submit(self, command: Command) -> None:
         """Hand in a command; it takes effect before the next plan."""
@@ -191,6 +171,7 @@ class EngineLoop:
         now = self.now()
         self._emit(self._scheduler.expire(now))
         plan = self._scheduler.plan(now)
+        self._report_policy_fault()
         self._publish()  # what commands and deadlines did need not wait for the step
         if plan is None:
             return False
@@ -198,7 +179,7 @@ class EngineLoop:
         output = self._execute(plan)
         if output is not None:
             self._emit(self._scheduler.commit(output, self.now()))
-            self._count_step(self.now() - started_at)
+            self._count_step(plan, self.now() - started_at)
         self._publish()
         if self._num_failures_in_a_row == MAX_FAILURES_IN_A_ROW:
             raise RunnerFailedError(self._num_failures_in_a_row)
@@ -209,15 +190,45 @@ class EngineLoop:
         try:
             return self._runner.execute(plan)
         except Exception:  # whatever a device throws ends the requests, not the process
-            self._num_failures_in_a_row += 1
             log.exception("step failed", step_id=plan.step_id, num_rows=len(plan.rows), num_requests=len(self._outlets))
-            self._emit(self._scheduler.fail_all(STEP_FAILED, self.now()))
+            self._fail_all()
             return None
 
-    def _count_step(self, step_ns: int) -> None:
-        self._num_steps += 1
+    def _take_copies(self) -> None:
+        """Tell the scheduler of the copies that have ended; what they fence is free for the next plan."""
+        try:
+            copy_ids = self._runner.take_completed()
+        except Exception:  # as above
+            log.exception("copy failed", num_requests=len(self._outlets))
+            self._fail_all()
+            self._commands.put(TakeCopies())  # it is told as completed now
+            return
+        if copy_ids:
+            self._emit(self._scheduler.complete_copies(copy_ids, self.now()))
+
+    def _fail_all(self) -> None:
+        self._num_failures_in_a_row += 1
+        self._emit(self._scheduler.fail_all(STEP_FAILED, self.now()))
+
+    def _count_step(self, plan: StepPlan, step_ns: int) -> None:
         self._num_failures_in_a_row = 0
-        self._step_ns.append(step_ns)
+        if plan.rows:
+            self._num_steps += 1
+            self._step_ns.append(step_ns)
+        if self._calibrator is None:
+            return
+        if plan.rows:
+            self._calibrator.observe_step(plan, step_ns)
+        self._calibrator.observe_copies(self._runner.take_copy_timings())
+        now = self.now()
+        if (prices := self._calibrator.due(now)) is not None:
+            self._scheduler.calibrate(prices, now)
+
+    def _report_policy_fault(self) -> None:
+        if self._scheduler.policy_fault != self._policy_fault:
+            self._policy_fault = self._scheduler.policy_fault
+            if self._policy_fault is not None:
+                log.error("policy replaced by the order of arrival", fault=self._policy_fault)
 
     def _apply(self, command: Command) -> None:
         match command:
@@ -225,6 +236,14 @@ class EngineLoop:
                 self._add(command)
             case ReadStats(outlet):
                 self._outbox.append(Delivery(outlet, self._stats(), self.now()))
+            case TakeCopies():
+                self._take_copies()
+            case SetPolicies():
+                self._set_policies(command)
+            case UpdateNodes(nodes):
+                self._scheduler.update_nodes(nodes)
+            case UpdateClasses(classes, revision):
+                self._scheduler.update_classes(classes, revision)
             case Stop():
                 self._is_stopped = True
             # A request that has ended, or a duplicate that was refused, has nothing to control.
@@ -240,6 +259,37 @@ class EngineLoop:
             return
         self._outlets[command.request.generation_id] = command.outlet
         self._outbox.append(Delivery(command.outlet, Accepted(), now))
+
+    def _set_policies(self, command: SetPolicies) -> None:
+        now = self.now()
+        if self._policies is not None:
+            policies = Policies(
+                command.scheduling or self._policies.scheduling, command.preemption or self._policies.preemption
+            )
+            try:
+                check_pair(policies.scheduling, policies.preemption)
+            except PolicyError as error:
+                field = "name" if command.preemption is None else "preemption_name"
+                refusal = InvalidFieldError(field, f"cannot be taken: {error}")
+                self._outbox.append(Delivery(command.outlet, Refused(refusal), now))
+                return
+            self._policies = policies
+        self._name_for_log(command)
+        if command.scheduling is not None:
+            self._scheduler.set_scheduling_policy(command.scheduling, now)
+        if command.preemption is not None:
+            self._scheduler.set_preemption_policy(command.preemption)
+        self._outbox.append(Delivery(command.outlet, Accepted(), now))
+
+    def _name_for_log(self, command: SetPolicies) -> None:
+        if not isinstance(self._scheduler, RecordedScheduler):
+            return
+        for policy, choice in (
+            (command.scheduling, command.scheduling_choice),
+            (command.preemption, command.preemption_choice),
+        ):
+            if policy is not None:
+                self._scheduler.name_policy(policy, choice or PolicyChoice(type(policy).__name__, {}))
 
     def _control(self, command: Control) -> None:
         now = self.now()

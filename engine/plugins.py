@@ -1,12 +1,19 @@
 """Policies by name: ours and a stranger's come through the same entry points.
 
 A policy's options are the keyword parameters of its constructor, each annotated `int`, `float`, `bool` or `str`.
+Loading one and throwing it away validates a change before it is made.
+
+Two attributes say which policies cannot work together; a policy without them makes no claim:
+
+    requires_preemption  of a scheduling policy: True if it keeps what it promises only where others give way
+    preempts             of a preemption policy: False if nobody ever gives way
 
 PolicyError                  the policy cannot be used as it was asked for; the message names what to change
 ├── UnknownPolicyError       no installed distribution has it, or several do
 ├── BrokenPolicyError        it cannot be imported, or is no policy
 ├── UnknownOptionError       it has no such option
-└── InvalidOptionError       the option's value is not of its type, or the policy refuses it
+└── InvalidOptionError       the option's value is not of its type, the policy refuses it, or two policies contradict
+                             each other
 """
 
 import inspect
@@ -58,6 +65,15 @@ def load_preemption_policy(name: str, options: abc.Mapping[str, str]) -> Preempt
     policy: PreemptionPolicy = _load(PREEMPTION_GROUP, name, options)
     _check_methods(name, policy, PreemptionPolicy)
     return policy
+
+
+def check_pair(scheduling: SchedulingPolicy, preemption: PreemptionPolicy) -> None:
+    """Raises InvalidOptionError if one of the two needs what the other never does."""
+    if getattr(scheduling, "requires_preemption", False) and not getattr(preemption, "preempts", True):
+        raise InvalidOptionError(
+            f"scheduling policy {_name(scheduling)} with these options needs a preemption policy that preempts;"
+            f" {_name(preemption)} never does"
+        )
 
 
 def installed(group: str) -> tuple[str, ...]:
@@ -126,3 +142,11 @@ def _check_methods(name: str, policy: object, protocol: type) -> None:
     missing = [method for method in methods if not callable(getattr(policy, method, None))]
     if missing:
         raise BrokenPolicyError(f"policy {name} is no {protocol.__name__}: it lacks {', '.join(missing)}")
+
+
+def _name(policy: object) -> str:
+    """As it is installed, or its class where it was made by hand."""
+    kind = type(policy)
+    value = f"{kind.__module__}:{kind.__qualname__}"
+    entries = (*entry_points(group=SCHEDULING_GROUP), *entry_points(group=PREEMPTION_GROUP))
+    return next((entry.name for entry in entries if entry.value == value), value)

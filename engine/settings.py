@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from engine.core.config import SchedulerConfig
+from engine.core.config import (
+    DEFAULT_MAX_PREEMPTIONS,
+    DEFAULT_MIN_RESIDENT_STEPS,
+    GROWTH_RESERVE_TOKENS,
+    AdmissionReserve,
+    PreemptionChoice,
+    SchedulerConfig,
+)
 from engine.errors import SettingsError
 from engine.machine import DeviceMemory
 
@@ -25,6 +32,7 @@ DEFAULT_CPU_BATCHED_TOKENS = 256  # a prompt's chunk delays each decode of its s
 DEFAULT_CUDA_BATCHED_TOKENS = 2048
 CPU_MEMORY_SHARE = 0.25  # the gateway, Postgres and the page cache live in the same memory
 CUDA_MEMORY_SHARE = 0.85  # what a step's activations need must stay free
+HOST_MEMORY_SHARE = 0.25  # on a CPU beside the device pool's, but only what was swapped out takes memory there
 MAX_CPU_KV_CACHE_BYTES = 2 << 30  # 90,000 tokens of the default model; clearing more would only make the start slow
 
 
@@ -45,12 +53,12 @@ class EngineSettings(BaseSettings):
         ge=1,
         description="Compute threads. Unset: every core, less one for the gateway.",
     )
-    scheduling_policy: str = Field(default="vtc", description="Who is served next.")
+    scheduling_policy: str = Field(default="fair", description="Who is served next.")
     scheduling_option: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description="NAME=VALUE for the scheduling policy; repeatable, in the environment separated by commas.",
     )
-    preemption_policy: str = Field(default="latest_arrival", description="Who loses blocks when they are short.")
+    preemption_policy: str = Field(default="over_served", description="Who loses blocks when they are short.")
     preemption_option: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description="NAME=VALUE for the preemption policy; repeatable, in the environment separated by commas.",
@@ -66,9 +74,51 @@ class EngineSettings(BaseSettings):
     kv_cache_bytes: int | None = Field(
         default=None, ge=1, description="The device pool's size in bytes, instead of in blocks."
     )
+    num_host_blocks: int | None = Field(
+        default=None,
+        ge=0,
+        description="KV blocks of the host pool, for sequences that are swapped out. Unset: as many as the device pool"
+        " has, as far as a share of the free main memory goes.",
+    )
+    host_cache_bytes: int | None = Field(
+        default=None, ge=0, description="The host pool's size in bytes, instead of in blocks."
+    )
     enable_chunked_prefill: bool = Field(default=True, description="Spread long prompts over several steps.")
     max_prefill_share: float = Field(
         default=1.0, gt=0, le=1, description="Largest part of a step that one prompt may take while others want tokens."
+    )
+    target_step_ms: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="Longest step that prompts may make. 0: no limit."
+    )
+    admission_reserve: Literal["growth", "peak", "whole"] = Field(
+        default="growth",
+        description="Room that is kept for the output of running requests: some tokens for each, the most that all of"
+        " them can come to hold, or each to its limit (no-evict: nothing is preempted for want of blocks).",
+    )
+    growth_reserve_tokens: int = Field(
+        default=GROWTH_RESERVE_TOKENS, ge=0, description="Tokens for each with admission_reserve growth."
+    )
+    preemption_mode: Literal["auto", "swap", "recompute"] = Field(
+        default="auto",
+        description="What becomes of a victim's blocks: copied to the host pool, computed again, or what costs less.",
+    )
+    partial_swap: bool = Field(default=True, description="Move only as many blocks of a victim as are needed.")
+    min_resident_steps: int = Field(
+        default=DEFAULT_MIN_RESIDENT_STEPS,
+        ge=0,
+        description="Steps for which a request that has come in is protected from preemption.",
+    )
+    max_preemptions: int = Field(
+        default=DEFAULT_MAX_PREEMPTIONS,
+        ge=0,
+        description="Times after which a request inside its share is no longer preempted.",
+    )
+    link_share: float = Field(
+        default=1.0, gt=0, le=1, description="Largest part of the time for which blocks may be copied in one direction."
+    )
+    decision_log: Path | None = Field(
+        default=None,
+        description="A file that everything the scheduler decides by is written to, for a replay. It holds no text.",
     )
     grace_s: float = Field(
         default=30.0, ge=0, description="Seconds that running requests may still take after SIGTERM."
@@ -110,6 +160,8 @@ def read_settings(flags: abc.Mapping[str, object]) -> EngineSettings:
         raise _settings_error(error) from None
     if settings.num_device_blocks is not None and settings.kv_cache_bytes is not None:
         raise SettingsError("kv_cache_bytes", "contradicts num_device_blocks: give one of the two")
+    if settings.num_host_blocks is not None and settings.host_cache_bytes is not None:
+        raise SettingsError("host_cache_bytes", "contradicts num_host_blocks: give one of the two")
     return settings
 
 
@@ -133,17 +185,30 @@ def resolve_num_threads(settings: EngineSettings, num_cores: int) -> int:
     return max(1, num_cores - 1)
 
 
-def resolve(settings: EngineSettings, model: "ModelInfo", memory: DeviceMemory) -> SchedulerConfig:
-    """The scheduler's settings for `model` on a device with `memory` left after loading it. Raises SettingsError."""
+def resolve(
+    settings: EngineSettings, model: "ModelInfo", memory: DeviceMemory, host_memory: DeviceMemory
+) -> SchedulerConfig:
+    """The scheduler's settings for `model`, with `memory` of the device left after loading it, and `host_memory`, which
+    is the same on a CPU. Raises SettingsError."""
+    num_device_blocks = _num_device_blocks(settings, model, memory)
     try:
         return SchedulerConfig(
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=_max_num_batched_tokens(settings, model, memory),
             block_size=settings.block_size,
-            num_device_blocks=_num_device_blocks(settings, model, memory),
+            num_device_blocks=num_device_blocks,
             max_model_len=model.context_tokens,
             enable_chunked_prefill=settings.enable_chunked_prefill,
             max_prefill_share=settings.max_prefill_share,
+            growth_reserve_tokens=settings.growth_reserve_tokens,
+            admission_reserve=AdmissionReserve(settings.admission_reserve),
+            num_host_blocks=_num_host_blocks(settings, model, host_memory, num_device_blocks),
+            preemption_mode=PreemptionChoice(settings.preemption_mode),
+            partial_swap=settings.partial_swap,
+            min_resident_steps=settings.min_resident_steps,
+            max_preemptions=settings.max_preemptions,
+            link_share=settings.link_share,
+            target_step_ms=settings.target_step_ms,
         )
     except ValueError as error:
         setting, _, problem = str(error).partition(" ")
@@ -174,6 +239,19 @@ def _num_device_blocks(settings: EngineSettings, model: "ModelInfo", memory: Dev
             "num_device_blocks", f"must be given: {memory.free_bytes} free bytes are too few for a pool"
         )
     return num_blocks
+
+
+def _num_host_blocks(
+    settings: EngineSettings, model: "ModelInfo", host_memory: DeviceMemory, num_device_blocks: int
+) -> int:
+    if settings.num_host_blocks is not None:
+        return settings.num_host_blocks
+    block_bytes = settings.block_size * model.kv_bytes_per_token
+    if settings.host_cache_bytes is not None:
+        return settings.host_cache_bytes // block_bytes
+    if settings.preemption_mode == "recompute":
+        return 0
+    return min(num_device_blocks, int(host_memory.free_bytes * HOST_MEMORY_SHARE) // block_bytes)
 
 
 def _kv_cache_bytes(memory: DeviceMemory) -> int:

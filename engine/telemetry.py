@@ -40,9 +40,13 @@ ATTRIBUTE_OUTPUT_TOKENS = "evenflow.output_tokens"
 ATTRIBUTE_STEPS = "evenflow.steps"
 ATTRIBUTE_PREEMPTION_MODE = "evenflow.preemption.mode"
 ATTRIBUTE_PREEMPTION_REASON = "evenflow.preemption.reason"
+ATTRIBUTE_OMITTED_PREEMPTIONS = "evenflow.preemption.omitted"
 ATTRIBUTE_FINISH_REASON = "evenflow.finish_reason"
 
 EXPORT_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+# A long request gives way hundreds of times where others are short; its trace must stay one that can be looked at.
+MAX_SEGMENTS = 128
 
 Attributes = dict[str, str | int | float]
 
@@ -123,7 +127,10 @@ class Segment:
 
 
 class RequestTrace:
-    """Notes when a request changed its state, and writes the spans when it has ended, whatever the reason."""
+    """Notes when a request changed its state, and writes the spans when it has ended, whatever the reason.
+
+    Beyond MAX_SEGMENTS, preemptions are counted on the span that they interrupt and have none of their own.
+    """
 
     def __init__(self, tracer: trace.Tracer, parent: Context, request: Request, unix_offset_ns: int) -> None:
         self._tracer = tracer
@@ -135,6 +142,7 @@ class RequestTrace:
         }
         self._segments: list[Segment] = []
         self._has_tokens = False
+        self._is_omitting = False
         self._begin(SPAN_QUEUE, request.arrived_at)
         self._segments[-1].attributes |= {
             ATTRIBUTE_PRIORITY_CLASS: request.priority_class.name,
@@ -152,13 +160,9 @@ class RequestTrace:
                     self._begin(SPAN_DECODE, at)
                 self._add(ATTRIBUTE_OUTPUT_TOKENS, len(token_ids))
                 self._add(ATTRIBUTE_STEPS, 1)
-            case Preempted(_, mode, reason):
-                self._begin(SPAN_PREEMPTED, at)
-                self._segments[-1].attributes |= {
-                    ATTRIBUTE_PREEMPTION_MODE: mode.value,
-                    ATTRIBUTE_PREEMPTION_REASON: reason.value,
-                }
-            case Resumed():
+            case Preempted():
+                self._preempt(event, at)
+            case Resumed() if not self._is_omitting:
                 self._begin(SPAN_DECODE if self._has_tokens else SPAN_PREFILL, at)
             case Finished():
                 self._finish(event, at)
@@ -166,6 +170,17 @@ class RequestTrace:
     def fail(self, at: Nanos) -> None:
         """The request has ended without a Finished: write the spans, the last one as failed."""
         self._export(at, has_failed=True)
+
+    def _preempt(self, event: Preempted, at: Nanos) -> None:
+        self._is_omitting = len(self._segments) >= MAX_SEGMENTS and self._segments[-1].name != SPAN_PREEMPTED
+        if self._is_omitting:
+            self._add(ATTRIBUTE_OMITTED_PREEMPTIONS, 1)
+            return
+        self._begin(SPAN_PREEMPTED, at)
+        self._segments[-1].attributes |= {
+            ATTRIBUTE_PREEMPTION_MODE: event.mode.value,
+            ATTRIBUTE_PREEMPTION_REASON: event.reason.value,
+        }
 
     def _begin(self, name: str, at: Nanos) -> None:
         if self._segments:

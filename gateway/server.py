@@ -16,6 +16,7 @@ import grpc
 import structlog
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from prometheus_client.core import Metric
 
 from gateway.admin.servicer import SERVICE as ADMIN_SERVICE
 from gateway.admin.servicer import AdminServicer
@@ -25,6 +26,9 @@ from gateway.engine_client import EngineClient
 from gateway.errors import NoEngineError, SettingsError
 from gateway.interceptors import MAX_MESSAGE_BYTES, RpcInterceptor
 from gateway.ledger import Ledger
+from gateway.metrics import Metrics
+from gateway.metrics_endpoint import MetricsEndpoint
+from gateway.propagation import Propagation
 from gateway.quota import QuotaBook
 from gateway.servicer.generation import SERVICE as GENERATION_SERVICE
 from gateway.servicer.generation import GenerationServicer
@@ -75,6 +79,7 @@ class Gateway:
         self._admission = Admission(self._cache, QuotaBook(), self._ledger)
         self._last_used = LastUsed(self._database)
         self._models = ServedModels([EngineClient(address) for address in settings.engine], self._report_health)
+        self._propagation = Propagation(self._cache, self._models.engines)
         self._live = LiveGenerations()
         self._health = HealthServicer(("", GENERATION_SERVICE, MODEL_SERVICE, ADMIN_SERVICE))
         authenticator = Authenticator(self._cache, pepper, self._last_used, settings.auth_stale_max_s)
@@ -85,6 +90,10 @@ class Gateway:
         )
         self._register(telemetry, pepper)
         self.address = self._listen(settings.listen)
+        self._metrics = Metrics()
+        self._scraping = asyncio.Lock()
+        address = settings.metrics_address
+        self._endpoint = None if address is None else MetricsEndpoint(address, self._collect_metrics)
 
     @property
     def num_live_requests(self) -> int:
@@ -100,11 +109,13 @@ class Gateway:
         self._health.set(ADMIN_SERVICE, is_serving=True)
         await self._server.start()
         log.info("gateway listening", address=self.address)
+        if self._endpoint is not None:
+            await self._endpoint.start()
 
     async def run(self) -> None:
         """What goes on in the background, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for part in (self._cache, self._models, self._ledger, self._last_used):
+            for part in (self._cache, self._models, self._propagation, self._ledger, self._last_used):
                 group.create_task(part.run())
 
     async def drain(self) -> None:
@@ -120,6 +131,8 @@ class Gateway:
     async def close(self) -> None:
         """Every connection is closed."""
         await self._server.stop(0)
+        if self._endpoint is not None:
+            await self._endpoint.close()
         for engine in self._models.engines:
             await engine.close()
         await self._database.close()
@@ -132,7 +145,13 @@ class Gateway:
             policy_revision=max(0, self._cache.current.revision),
             engines=tuple(await asyncio.gather(*(self._engine_report(engine) for engine in self._models.engines))),
             num_live_requests=len(self._live),
+            metrics_address="" if self._endpoint is None else self._endpoint.address,
         )
+
+    async def _collect_metrics(self) -> list[Metric]:
+        async with self._scraping:
+            report = await self.report()
+            return await asyncio.to_thread(self._metrics.families, report, self._cache.current)
 
     async def _check_database(self) -> None:
         try:
@@ -162,7 +181,14 @@ class Gateway:
         )
         GenerationServicer(launcher).add_to(self._server)
         ModelServicer(self._models).add_to(self._server)
-        admin = AdminServicer(self._database, self._cache, pepper, status=self.report, abort_key=self._live.abort_key)
+        admin = AdminServicer(
+            self._database,
+            self._cache,
+            pepper,
+            status=self.report,
+            abort_key=self._live.abort_key,
+            engines=self._models.engines,
+        )
         admin.add_to(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         services = (GENERATION_SERVICE, MODEL_SERVICE, ADMIN_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)

@@ -4,6 +4,7 @@ An unknown, missing or contradictory setting stops the start, and the error is o
 the environment. `EVENFLOW_ENGINE_*` belongs to the engine, which checks it in the same way.
 """
 
+import ipaddress
 import os
 from collections import abc
 from pathlib import Path
@@ -25,6 +26,8 @@ COMMAND_VARIABLES = frozenset(
 )
 MAX_UNIX_PATH_BYTES = 106  # the same for every socket of ours: one less than Linux has room for
 DEFAULT_LISTEN = "127.0.0.1:50051"
+DEFAULT_METRICS_LISTEN = "127.0.0.1:0"
+METRICS_OFF = "off"
 PEPPER_VARIABLE = f"{PREFIX}PEPPER"
 MIN_PEPPER_BYTES = 16
 
@@ -48,6 +51,8 @@ class GatewaySettings(BaseSettings):
     max_concurrent_rpcs calls that the process takes at once; more get RESOURCE_EXHAUSTED from the transport
     ledger_capacity     usage events that may wait for the database; beyond it no work is taken
     reader_buffer_tokens output tokens held for a client that reads slower than they are generated
+    metrics_listen      HOST:PORT of the Prometheus endpoint, a loopback address because it names tenants; port 0 takes
+                        a free one, `off` has none
     """
 
     model_config = SettingsConfigDict(
@@ -65,6 +70,7 @@ class GatewaySettings(BaseSettings):
     max_concurrent_rpcs: int = Field(default=4096, ge=1)
     ledger_capacity: int = Field(default=100_000, ge=1)
     reader_buffer_tokens: int = Field(default=256, ge=1)
+    metrics_listen: str = DEFAULT_METRICS_LISTEN
 
     @field_validator("engine", mode="before")
     @classmethod
@@ -87,10 +93,19 @@ class GatewaySettings(BaseSettings):
     @field_validator("listen")
     @classmethod
     def _check_listen(cls, value: str) -> str:
-        host, _, port = value.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-            raise ValueError(f"{value!r} is not HOST:PORT")
+        _split_address(value)
         return value
+
+    @field_validator("metrics_listen")
+    @classmethod
+    def _check_metrics_listen(cls, value: str) -> str:
+        parse_metrics_listen(value)
+        return value
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Host and port of the Prometheus endpoint; None: there is none."""
+        return parse_metrics_listen(self.metrics_listen)
 
 
 def load_settings(**flags: object) -> GatewaySettings:
@@ -110,6 +125,16 @@ def check_environment(environ: abc.Mapping[str, str]) -> None:
     for name in sorted(environ):
         if name.startswith(PREFIX) and not name.startswith(ENGINE_PREFIX) and name not in known:
             raise SettingsError(f"{name}: there is no such setting; known are {', '.join(sorted(known))}")
+
+
+def parse_metrics_listen(text: str) -> tuple[str, int] | None:
+    """Host and port; None where it is `off`. Raises ValueError for what is no address, or none of loopback."""
+    if text == METRICS_OFF:
+        return None
+    host, port = _split_address(text)
+    if not _is_loopback(host):
+        raise ValueError(f"{host} is no loopback address: the metrics name tenants and need no key")
+    return host, port
 
 
 def read_pepper(settings: GatewaySettings) -> bytes:
@@ -137,6 +162,20 @@ def read_pepper_file(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise SettingsError(f"data_dir: cannot read {path} ({error.strerror})") from error
+
+
+def _split_address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT")
+    return host, int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _checked_pepper(raw: bytes, source: str) -> bytes:

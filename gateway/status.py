@@ -3,39 +3,105 @@
 Plain values. Who collects them is the composition root; who shows them is the admin service.
 """
 
-from dataclasses import dataclass
+from collections import abc
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class TenantStats:
-    """One tenant as the engine sees it. `path` is (organization id, team id); tokens are totals since it began."""
+    """One tenant as the engine sees it. `path` is (organization id, team id); totals count since the engine began.
+
+    num_borrowed_tokens  lent to it while it yielded to others
+    wait_s               of its requests together, from arrival to the first step
+    served_work          in cost units: a prompt token is one, an output token two, recomputed ones are none
+    share, weight_share  of the work of all tenants, and what the weights give it of that, 0 to 1
+    lead                 how far it is ahead of the least served sibling that has work
+    """
 
     path: tuple[str, ...]
     weight: float
     num_running: int
     num_waiting: int
+    num_paused: int
+    num_swapped: int
+    num_swapping: int
     num_prefill_tokens: int
     num_output_tokens: int
     num_recomputed_tokens: int
+    num_borrowed_tokens: int
+    num_pauses: int
+    num_swaps_out: int
+    num_swaps_in: int
+    copied_bytes: int
+    wait_s: float
     standing: float
+    served_work: float
+    share: float
+    weight_share: float
+    lead: float
+    num_device_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a step and a copy take, in nanoseconds, by the engine's measurements, or by default until it has some.
+
+    A step: `base_ns`, per prompt token `prefill_token_ns`, per key that it attends to `prefill_key_ns`, per decoding
+    sequence `decode_ns`, per key `decode_key_ns`, per block that is copied meanwhile `copied_block_ns`.
+    """
+
+    copy_out_block_ns: float
+    copy_in_block_ns: float
+    copy_launch_ns: float
+    base_ns: float
+    prefill_token_ns: float
+    prefill_key_ns: float
+    decode_ns: float
+    decode_key_ns: float
+    copied_block_ns: float
+    are_measured: bool
+
+    def swap_s(self, num_blocks: int) -> float:
+        """Out to the host and back in, each in one copy."""
+        return (2 * self.copy_launch_ns + num_blocks * (self.copy_out_block_ns + self.copy_in_block_ns)) / 1e9
+
+    def recompute_s(self, num_tokens: int) -> float:
+        """By which a prompt of that length lengthens the steps that hold it."""
+        num_keys = num_tokens * (num_tokens + 1) / 2
+        return (num_tokens * self.prefill_token_ns + num_keys * self.prefill_key_ns) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """The engine's figures at one moment. `mean_step_ms` covers its last steps."""
+    """The engine's figures at one moment. `mean_step_ms` covers its last steps.
+
+    preemption_mode  "auto", "swap" or "recompute"
+    policy_fault     which policy was replaced by the order of arrival, and why; empty: none
+    """
 
     scheduling_policy: str
     preemption_policy: str
+    scheduling_options: abc.Mapping[str, str]
+    preemption_options: abc.Mapping[str, str]
+    preemption_mode: str
+    policy_fault: str
     num_running: int
     num_waiting: int
     num_paused: int
     num_swapped: int
+    num_swapping: int
     num_free_device_blocks: int
+    num_fenced_device_blocks: int
     num_device_blocks: int
+    num_free_host_blocks: int
+    num_host_blocks: int
     block_size: int
     num_steps: int
     num_preemptions: int
+    num_swaps: int
+    num_pauses: int
     mean_step_ms: float
+    prices: Prices
     tenants: tuple[TenantStats, ...]
     is_draining: bool
 
@@ -51,10 +117,32 @@ class EngineReport:
 
 @dataclass(frozen=True, slots=True)
 class SystemReport:
-    """The whole gateway. `policy_revision` is the one in force here; 0 before the first snapshot was read."""
+    """The whole gateway. `policy_revision` is the one in force here; 0 before the first snapshot was read.
+
+    `metrics_address` is HOST:PORT of the Prometheus endpoint, empty where there is none.
+    """
 
     uptime_s: float
     is_store_reachable: bool
     policy_revision: int
     engines: tuple[EngineReport, ...]
     num_live_requests: int
+    metrics_address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """What an engine should decide by from now on; an empty name leaves that policy as it is."""
+
+    scheduling_policy: str = ""
+    scheduling_options: abc.Mapping[str, str] = field(default_factory=dict)
+    preemption_policy: str = ""
+    preemption_options: abc.Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyNames:
+    """The two policies that an engine decides, or decided, by."""
+
+    scheduling: str
+    preemption: str

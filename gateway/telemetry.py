@@ -58,6 +58,38 @@ GEN_AI_INPUT_TOKENS = "gen_ai.usage.input_tokens"
 GEN_AI_CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
 GEN_AI_OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 
+# Metrics, as Prometheus has them; a counter's name ends in `_total` when it is scraped. Labels: `engine` is an address,
+# `tenant` is `organization/team` for the tenants that are served most, and OTHER_TENANTS for all others together.
+METRIC_LIVE_REQUESTS = "evenflow_gateway_live_requests"
+METRIC_POLICY_REVISION = "evenflow_gateway_policy_revision"
+METRIC_STORE_UP = "evenflow_gateway_store_up"
+METRIC_UPTIME = "evenflow_gateway_uptime_seconds"
+METRIC_ENGINE_UP = "evenflow_engine_up"
+METRIC_ENGINE_POLICY = "evenflow_engine_policy"
+METRIC_ENGINE_POLICY_FAULT = "evenflow_engine_policy_fault"
+METRIC_ENGINE_REQUESTS = "evenflow_engine_requests"
+METRIC_ENGINE_BLOCKS = "evenflow_engine_blocks"
+METRIC_ENGINE_FREE_BLOCKS = "evenflow_engine_free_blocks"
+METRIC_ENGINE_FENCED_BLOCKS = "evenflow_engine_fenced_blocks"
+METRIC_ENGINE_STEP = "evenflow_engine_step_seconds"
+METRIC_ENGINE_STEPS = "evenflow_engine_steps"
+METRIC_ENGINE_PREEMPTIONS = "evenflow_engine_preemptions"
+METRIC_ENGINE_SWAPS = "evenflow_engine_swaps"
+METRIC_ENGINE_PAUSES = "evenflow_engine_pauses"
+METRIC_ENGINE_PRICE = "evenflow_engine_price_seconds"
+METRIC_TENANT_TOKENS = "evenflow_tenant_tokens"
+METRIC_TENANT_WORK = "evenflow_tenant_served_work"
+METRIC_TENANT_WAIT = "evenflow_tenant_wait_seconds"
+METRIC_TENANT_PAUSES = "evenflow_tenant_pauses"
+METRIC_TENANT_SWAPS = "evenflow_tenant_swaps"
+METRIC_TENANT_COPIED = "evenflow_tenant_copied_bytes"
+METRIC_TENANT_REQUESTS = "evenflow_tenant_requests"
+METRIC_TENANT_SHARE = "evenflow_tenant_share"
+METRIC_TENANT_WEIGHT_SHARE = "evenflow_tenant_weight_share"
+METRIC_TENANT_LEAD = "evenflow_tenant_lead"
+METRIC_TENANT_BLOCKS = "evenflow_tenant_device_blocks"
+OTHER_TENANTS = "other"
+
 
 @dataclass(slots=True)
 class RpcRecord:

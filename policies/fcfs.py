@@ -1,12 +1,16 @@
-"""First come, first served. Preempted requests re-enter ahead of those that never ran. Knows no tenants."""
+"""First come, first served. Preempted requests re-enter ahead of those that never ran. Knows no tenants.
+
+No bound on anyone's share: one tenant's burst delays all, and a head that does not fit leaves memory idle, for nobody
+passes it. O(log n) per call.
+"""
 
 from collections import abc
 
-from engine.core.policy import LeaveReason, SequenceView, Service
+from engine.core.policy import Concession, FlowView, LeaveReason, PlanStart, SequenceView, Service, Terms
 from engine.core.ranking import Ranking
-from engine.core.types import Nanos, TenantId
-
-SNAPSHOT = b"fcfs"  # there are no counters to carry over
+from engine.core.types import Nanos
+from policies import snapshots
+from policies.waiting import has_run
 
 
 class Fcfs:
@@ -21,21 +25,26 @@ class Fcfs:
     def on_leave(self, seq: SequenceView, reason: LeaveReason, now: Nanos) -> None:
         self._waiting.discard(seq)
 
-    def select(self, now: Nanos) -> SequenceView | None:
-        return self._waiting.first()
+    def begin(self, start: PlanStart) -> Terms:
+        return Terms()
+
+    def select(self, passed: abc.Collection[SequenceView]) -> SequenceView | None:
+        return None if passed else self._waiting.first()
 
     def key(self, seq: SequenceView) -> tuple[float, ...]:
-        return (0.0 if seq.num_preemptions else 1.0,)
+        return (0.0 if has_run(seq) else 1.0,)
+
+    def concede(self, victim: SequenceView, claimant: SequenceView) -> Concession:
+        return Concession.NOTHING
 
     def charge(self, service: Service) -> None:
         """Service does not matter here."""
 
-    def standing(self) -> abc.Mapping[TenantId, float]:
-        return {}
+    def standing(self, flow: FlowView) -> tuple[float, ...]:
+        return ()
 
     def snapshot(self) -> bytes:
-        return SNAPSHOT
+        return snapshots.dump("fcfs")
 
     def restore(self, snapshot: bytes) -> None:
-        if snapshot != SNAPSHOT:
-            raise ValueError("this is not a snapshot of fcfs")
+        snapshots.load("fcfs", snapshot)

@@ -1,23 +1,26 @@
 """Virtual token counter: the tenant that was served least comes first. Source: Sheng et al. 2024 (OSDI), Algorithm 2.
 
 As published: a request's whole prompt is charged when it is selected, each output token when it is emitted, both over
-the tenant's weight; nothing that runs is preempted for fairness. A tenant that begins to wait is *lifted* to the
-smallest counter among the waiting tenants, or, if none waits, to that of the tenant that was the last to stop waiting:
-so an idle tenant saves up nothing, and what it owed before it still owes.
+the tenant's weight; nothing that runs is preempted for fairness, and where the first request of the least-served
+tenant does not fit, nobody passes it. A tenant that begins to wait is *lifted* to the smallest counter among the
+waiting tenants, or, if none waits, to that of the tenant that was the last to stop waiting: so an idle tenant saves up
+nothing, and what it owed before it still owes.
+
+Bound (Theorem 4.4): of two tenants that wait throughout an interval one gets at most 2U more service per weight than
+the other, U = max(prefill_cost · longest prompt, output_cost · tokens in the pool), over the smallest weight. It grows
+with the pool. O(log tenants) per call; idle tenants at or below the floor are forgotten.
 """
 
-import json
-import math
 from collections import abc
 from dataclasses import dataclass, field
 
-from engine.core.policy import LeaveReason, SequenceView, Service
+from engine.core.policy import Concession, FlowView, LeaveReason, PlanStart, SequenceView, Service, Terms
 from engine.core.ranking import Ranking
-from engine.core.types import Nanos, PathNode, TenantId
-
-# The weights of the paper's evaluation, w_p and w_q.
-PREFILL_COST = 1.0
-OUTPUT_COST = 2.0
+from engine.core.types import Nanos, TenantId
+from policies import snapshots
+from policies.costs import OUTPUT_COST, PREFILL_COST, weight_of
+from policies.options import at_least
+from policies.waiting import has_run
 
 
 @dataclass(slots=True, eq=False)
@@ -39,15 +42,14 @@ class Vtc:
     """
 
     def __init__(self, *, prefill_cost: float = PREFILL_COST, output_cost: float = OUTPUT_COST) -> None:
-        for name, cost in (("prefill_cost", prefill_cost), ("output_cost", output_cost)):
-            if not 0 <= cost < math.inf:
-                raise ValueError(f"{name} must be finite and at least 0, not {cost}")
+        at_least(0, prefill_cost=prefill_cost, output_cost=output_cost)
         self._prefill_cost = prefill_cost
         self._output_cost = output_cost
         self._tenants: dict[TenantId, _Tenant] = {}
         self._waiting: Ranking[TenantId] = Ranking()  # by counter and first sequence
         self._idle: Ranking[TenantId] = Ranking()
         self._last_left = _Tenant(0.0)
+        self._carried_floor: float | None = None  # from `restore` to the next plan
 
     def on_arrive(self, seq: SequenceView, now: Nanos) -> None:
         tenant = self._tenants.get(seq.tenant_id)
@@ -55,15 +57,18 @@ class Vtc:
             tenant = self._tenants[seq.tenant_id] = _Tenant(0.0)
         self._idle.discard(seq.tenant_id)
         if not tenant.waiting:
-            tenant.counter = max(tenant.counter, self._floor())
+            floor = self._floor() if self._carried_floor is None else self._carried_floor
+            tenant.counter = max(tenant.counter, floor)
         tenant.unfinished.add(seq.arrival_index)
-        tenant.waiting.put(seq, (0.0 if seq.num_preemptions else 1.0, seq.arrival_index))
+        tenant.waiting.put(seq, (_is_new(seq), seq.arrival_index))
         self._rank(seq.tenant_id, tenant)
 
     def on_leave(self, seq: SequenceView, reason: LeaveReason, now: Nanos) -> None:
-        tenant = self._tenants[seq.tenant_id]
-        if reason is LeaveReason.ADMITTED and not seq.num_preemptions:
-            tenant.counter += self._prefill_cost * seq.num_prompt_tokens / _weight(seq.path)
+        tenant = self._tenants.get(seq.tenant_id)
+        if tenant is None:
+            return  # it ran before this policy took over
+        if reason is LeaveReason.ADMITTED and not has_run(seq):
+            tenant.counter += self._prefill_cost * seq.num_prompt_tokens / weight_of(seq.flow)
         if seq in tenant.waiting:
             tenant.waiting.discard(seq)
             self._rank(seq.tenant_id, tenant)
@@ -73,33 +78,45 @@ class Vtc:
                 self._idle.put(seq.tenant_id, (tenant.counter,))
         self._forget()
 
-    def select(self, now: Nanos) -> SequenceView | None:
-        tenant_id = self._least_served()
+    def begin(self, start: PlanStart) -> Terms:
+        self._carried_floor = None
+        return Terms()
+
+    def select(self, passed: abc.Collection[SequenceView]) -> SequenceView | None:
+        tenant_id = None if passed else self._least_served()
         return None if tenant_id is None else self._tenants[tenant_id].waiting.first()
 
     def key(self, seq: SequenceView) -> tuple[float, ...]:
-        return (self._tenants[seq.tenant_id].counter, 0.0 if seq.num_preemptions else 1.0)
+        return (*self.standing(seq.flow), _is_new(seq))
+
+    def concede(self, victim: SequenceView, claimant: SequenceView) -> Concession:
+        return Concession.NOTHING
 
     def charge(self, service: Service) -> None:
-        cost = self._output_cost * service.num_output_tokens
-        self._tenants[service.tenant_id].counter += cost / _weight(service.path)
+        tenant_id = service.flow.tenant_id
+        tenant = self._tenants.get(tenant_id)
+        if tenant is None:  # it ran before this policy took over
+            tenant = self._tenants[tenant_id] = _Tenant(self._floor())
+        tenant.counter += self._output_cost * service.num_output_tokens / weight_of(service.flow)
+        if not tenant.unfinished:
+            self._idle.put(tenant_id, (tenant.counter,))
 
-    def standing(self) -> abc.Mapping[TenantId, float]:
-        return {tenant_id: tenant.counter for tenant_id, tenant in self._tenants.items()}
+    def standing(self, flow: FlowView) -> tuple[float, ...]:
+        tenant = self._tenants.get(flow.tenant_id)
+        return (self._floor() if tenant is None else tenant.counter,)
 
     def snapshot(self) -> bytes:
-        return json.dumps({"vtc": self.standing(), "floor": self._floor()}, sort_keys=True).encode()
+        counters = {tenant_id: tenant.counter for tenant_id, tenant in self._tenants.items()}
+        return snapshots.dump("vtc", counters=counters, floor=self._floor())
 
     def restore(self, snapshot: bytes) -> None:
-        try:
-            state = json.loads(snapshot)
-            counters = {TenantId(str(tenant_id)): float(counter) for tenant_id, counter in state["vtc"].items()}
-            floor = float(state["floor"])
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError("this is not a snapshot of vtc") from error
-        if not all(map(math.isfinite, (floor, *counters.values()))):
-            raise ValueError("a snapshot of vtc holds finite counters")
-        self._last_left = _Tenant(floor)
+        """Any counting policy's counters will do: only their differences matter here.
+
+        Who arrives before the next plan waited under the old policy already, and is not lifted among the others.
+        """
+        counters, state = snapshots.load_counters("vtc", snapshot)
+        self._carried_floor = snapshots.finite("vtc", state.get("floor", min(counters.values(), default=0.0)))
+        self._last_left = _Tenant(self._carried_floor)
         for tenant_id, counter in counters.items():
             self._tenants[tenant_id] = _Tenant(counter)
             self._idle.put(tenant_id, (counter,))
@@ -134,8 +151,5 @@ class Vtc:
             del self._tenants[tenant_id]
 
 
-def _weight(path: tuple[PathNode, ...]) -> float:
-    weight = 1.0
-    for node in path:
-        weight *= node.weight
-    return weight
+def _is_new(seq: SequenceView) -> float:
+    return 0.0 if has_run(seq) else 1.0

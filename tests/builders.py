@@ -6,11 +6,11 @@ from collections import abc
 from engine.core import invariants
 from engine.core.config import SchedulerConfig
 from engine.core.events import Event, Finished, TokensEmitted
+from engine.core.flow import Flows
 from engine.core.plan import StepPlan
 from engine.core.policy import PreemptionPolicy, SchedulingPolicy
 from engine.core.scheduler import Scheduler
 from engine.core.sequence import Sequence
-from engine.core.tenant import Tenants
 from engine.core.types import FinishReason, Nanos, PathNode, Request, SamplingParams
 from engine.plugins import load_preemption_policy, load_scheduling_policy
 from tests.fakes import ConstantRunner, ReferenceRunner
@@ -50,7 +50,7 @@ def make_request(
 def make_sequence(arrival_index: int = 0, **fields: object) -> Sequence:
     """A sequence that has just arrived, for tests that call a policy themselves; `fields` are those of make_request."""
     request = make_request(**fields)  # type: ignore[arg-type] # checked there
-    return Sequence.of(request, arrival_index, Tenants().join(request))
+    return Sequence.of(request, arrival_index, Flows().join(request))
 
 
 def make_config(**fields: object) -> SchedulerConfig:
@@ -79,11 +79,23 @@ def make_scheduler(
 
 
 class Driver:
-    """Runs a scheduler, one step per `STEP_NS`. On a ReferenceRunner it checks every invariant after each call."""
+    """Runs a scheduler, one step per `STEP_NS`. On a ReferenceRunner it checks every invariant after each call.
 
-    def __init__(self, scheduler: Scheduler, runner: ConstantRunner | None = None) -> None:
+    `max_copy_delay` are the steps that a copy may take beyond the one that starts it, `seed` draws them.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: ConstantRunner | ReferenceRunner | None = None,
+        *,
+        max_copy_delay: int = 0,
+        seed: int = 0,
+    ) -> None:
         self.scheduler = scheduler
-        self.runner = ReferenceRunner(scheduler.config.block_size) if runner is None else runner
+        self.runner = runner or ReferenceRunner(
+            scheduler.config.block_size, max_copy_delay=max_copy_delay, seed=seed
+        )
         self.now = Nanos(0)
         self.events: list[Event] = []
         self.plans: list[StepPlan] = []
@@ -115,9 +127,21 @@ class Driver:
         return self._note(self.scheduler.commit(output, self.now))
 
     def step(self) -> list[Event]:
-        """Plan, run and commit one step; nothing happens if no sequence may get tokens."""
+        """Plan, run and commit one step; without anything to compute its time passes for copies only."""
         plan = self.plan()
-        return [] if plan is None else self.commit(plan)
+        if plan is None:
+            self.wait()
+            return []
+        return self.commit(plan)
+
+    def wait(self) -> bool:
+        """A step's time passes without a plan. False if no copy is under way."""
+        if not self.scheduler.num_copies_in_flight:
+            return False
+        completed = self.runner.wait()
+        self.now = Nanos(self.now + STEP_NS)
+        self._note(self.scheduler.complete_copies(completed, self.now))
+        return True
 
     def chunks(self) -> list[tuple[str, int, int]]:
         """Run one step and tell whom it computed: (generation, first token, number of tokens) of each chunk."""
@@ -132,9 +156,10 @@ class Driver:
         """Step until no sequence may get tokens. AssertionError if that takes more than `max_steps`."""
         for _ in range(max_steps):
             plan = self.plan()
-            if plan is None:
+            if plan is not None:
+                self.commit(plan)
+            elif not self.wait():
                 return
-            self.commit(plan)
         raise AssertionError(f"still busy after {max_steps} steps")
 
     def output(self, generation_id: str) -> list[int]:
@@ -160,4 +185,5 @@ class Driver:
     def _check(self) -> None:
         if isinstance(self.runner, ReferenceRunner):
             invariants.check(self.scheduler)
-            self.runner.poison(self.scheduler.lifecycle.blocks.pool.free_ids)
+            blocks = self.scheduler.lifecycle.blocks
+            self.runner.poison(blocks.pool.free_ids, blocks.host_pool.free_ids)

@@ -1,18 +1,42 @@
-"""The KV blocks of each sequence: the only writer of block tables and the only user of the pool.
+"""The KV blocks of each sequence, on the device and on the host: the only writer of block tables and user of the pools.
 
-Tables are append-only until they are freed as a whole. Source: Kwon et al. 2023 (PagedAttention), §4.
+    free      in neither table nor copy; may be taken
+    in use    in a table
+    fenced    left its table, but a copy reads it: neither free nor usable until the copy is complete
+
+Source of blocks: Kwon et al. 2023 (PagedAttention), §4; of the fence: three public engines freed a block before its copy
+had ended, and served one request the keys of another.
 """
 
+from dataclasses import dataclass
+
 from engine.core.block_pool import BlockPool
+from engine.core.plan import BlockCopy, CopyDirection
 from engine.core.sequence import BlockTable, Sequence
+from engine.core.types import BlockId, CopyId, HostBlockId
+
+
+@dataclass(frozen=True, slots=True)
+class CopyInFlight:
+    """A copy that has begun, and the sequence whose blocks it moves."""
+
+    seq: Sequence
+    copy: BlockCopy
 
 
 class BlockManager:
-    """A pool of `num_blocks` blocks that hold `block_size` tokens each."""
+    """Pools of `num_blocks` device and `num_host_blocks` host blocks that hold `block_size` tokens each.
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.pool = BlockPool(num_blocks)
+    The number of device blocks of each flow is kept in the flow. `in_flight` are the copies that have begun.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, num_host_blocks: int = 0) -> None:
+        self.pool: BlockPool[BlockId] = BlockPool(map(BlockId, range(num_blocks)))
+        self.host_pool: BlockPool[HostBlockId] = BlockPool(map(HostBlockId, range(num_host_blocks)))
+        self.in_flight: dict[CopyId, CopyInFlight] = {}
+        self.num_fenced = 0
         self._block_size = block_size
+        self._num_copies = 0
 
     @property
     def num_free(self) -> int:
@@ -23,24 +47,71 @@ class BlockManager:
         return -(-num_tokens // self._block_size)
 
     def capacity(self, table: BlockTable) -> int:
-        """Tokens that the blocks of `table` hold."""
+        """Tokens that the device blocks of `table` hold."""
         return len(table.device) * self._block_size
 
-    def max_capacity(self, table: BlockTable) -> int:
-        """Tokens that `table` would hold with every free block added."""
-        return (len(table.device) + self.pool.num_free) * self._block_size
+    def num_movable(self, table: BlockTable) -> int:
+        """Device blocks at the end of `table` that nobody shares: only they can change pools."""
+        count = 0
+        for block_id in reversed(table.device):
+            if self.pool.reference_count(block_id) > 1:
+                break
+            count += 1
+        return count
 
-    def has_room(self, seq: Sequence) -> bool:
-        """True if the next token of `seq` to be computed has a block, or there is a free one for it."""
-        return seq.num_computed_tokens < self.max_capacity(seq.block_table)
-
-    def grow(self, table: BlockTable, num_tokens: int) -> None:
-        """`table` holds at least `num_tokens` tokens. The caller has checked `max_capacity`."""
+    def grow(self, seq: Sequence, num_tokens: int) -> None:
+        """The table of `seq` holds at least `num_tokens` tokens. The caller has checked that the blocks are free."""
+        table = seq.block_table
         num_missing = self.num_blocks(num_tokens) - len(table.device)
         if num_missing > 0:
             table.device += self.pool.allocate(num_missing)
+            seq.flow.num_device_blocks += num_missing
 
-    def free(self, table: BlockTable) -> None:
-        """`table` is empty. The last blocks are freed first, as the head of a sequence is likeliest to be met again."""
+    def free(self, seq: Sequence) -> None:
+        """The tables of `seq` are empty. The last blocks are freed first: the head of a sequence is likeliest to be met
+        again. No copy of `seq` is in flight."""
+        table = seq.block_table
+        seq.flow.num_device_blocks -= len(table.device)
         self.pool.release(reversed(table.device))
         table.device.clear()
+        self.host_pool.release(reversed(table.host))
+        table.host.clear()
+
+    def swap_out(self, seq: Sequence, num_blocks: int) -> BlockCopy:
+        """A copy of the last `num_blocks` device blocks, which are movable, to the host has begun. They are fenced."""
+        table = seq.block_table
+        device = tuple(table.device[-num_blocks:])
+        host = self.host_pool.allocate(num_blocks)
+        del table.device[-num_blocks:]
+        table.host[:0] = host
+        seq.flow.num_device_blocks -= num_blocks
+        self.num_fenced += num_blocks
+        return self._begin(seq, CopyDirection.OUT, device, tuple(host))
+
+    def swap_in(self, seq: Sequence) -> BlockCopy:
+        """A copy of all host blocks to the device has begun. The caller has checked that as many are free."""
+        table = seq.block_table
+        host = tuple(table.host)
+        device = self.pool.allocate(len(host))
+        table.device += device
+        table.host.clear()
+        seq.flow.num_device_blocks += len(host)
+        return self._begin(seq, CopyDirection.IN, tuple(device), host)
+
+    def complete(self, copy_id: CopyId) -> CopyInFlight:
+        """The copy is complete: what it read from is free. Raises KeyError if it is not in flight."""
+        done = self.in_flight.pop(copy_id)
+        if done.copy.direction is CopyDirection.OUT:
+            self.pool.release(done.copy.device_block_ids)
+            self.num_fenced -= len(done.copy.device_block_ids)
+        else:
+            self.host_pool.release(done.copy.host_block_ids)
+        return done
+
+    def _begin(
+        self, seq: Sequence, direction: CopyDirection, device: tuple[BlockId, ...], host: tuple[HostBlockId, ...]
+    ) -> BlockCopy:
+        copy = BlockCopy(CopyId(self._num_copies), direction, device, host)
+        self._num_copies += 1
+        self.in_flight[copy.copy_id] = CopyInFlight(seq, copy)
+        return copy

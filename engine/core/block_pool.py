@@ -1,19 +1,20 @@
-"""Block ids and their reference counts. Knows nothing of sequences, tokens or tensors.
+"""Block ids and their reference counts, of one pool. Knows nothing of sequences, tokens or tensors.
 
 Free blocks are handed out in the order in which they became free.
 """
 
 from collections import abc, deque
+from typing import Generic, TypeVar
 
-from engine.core.types import BlockId
+Block = TypeVar("Block", bound=int)
 
 
-class BlockPool:
-    """`num_blocks` ids from 0 on. A block is free exactly when its reference count is 0."""
+class BlockPool(Generic[Block]):
+    """The ids in `block_ids`, from 0 on. A block is free exactly when its reference count is 0."""
 
-    def __init__(self, num_blocks: int) -> None:
-        self._reference_counts = [0] * num_blocks
-        self._free = deque(BlockId(block_id) for block_id in range(num_blocks))
+    def __init__(self, block_ids: abc.Iterable[Block]) -> None:
+        self._free = deque(block_ids)
+        self._reference_counts = [0] * len(self._free)
 
     @property
     def num_blocks(self) -> int:
@@ -24,27 +25,27 @@ class BlockPool:
         return len(self._free)
 
     @property
-    def free_ids(self) -> abc.Iterable[BlockId]:
+    def free_ids(self) -> abc.Iterable[Block]:
         """The free blocks, next one first."""
         return self._free
 
-    def reference_count(self, block_id: BlockId) -> int:
+    def reference_count(self, block_id: Block) -> int:
         return self._reference_counts[block_id]
 
-    def allocate(self, num_blocks: int) -> list[BlockId]:
+    def allocate(self, num_blocks: int) -> list[Block]:
         """Take `num_blocks` free blocks, each with one reference. The caller has checked `num_free`."""
         block_ids = [self._free.popleft() for _ in range(num_blocks)]
         for block_id in block_ids:
             self._reference_counts[block_id] = 1
         return block_ids
 
-    def share(self, block_ids: abc.Iterable[BlockId]) -> None:
+    def share(self, block_ids: abc.Iterable[Block]) -> None:
         """Each of these blocks, none of them free, has one reference more."""
         for block_id in block_ids:
             assert self._reference_counts[block_id] > 0, f"block {block_id} is free and cannot be shared"
             self._reference_counts[block_id] += 1
 
-    def release(self, block_ids: abc.Iterable[BlockId]) -> None:
+    def release(self, block_ids: abc.Iterable[Block]) -> None:
         """Each of these blocks has one reference less, and is free if that was the last."""
         for block_id in block_ids:
             assert self._reference_counts[block_id] > 0, f"block {block_id} was released twice"

@@ -1,4 +1,4 @@
-"""What a step did: computed tokens counted, output tokens emitted, tenants charged, sequences ended.
+"""What a step did: computed tokens counted, output tokens emitted, flows charged, sequences ended.
 
 Decides nothing about the next step. A token is charged once: those computed again after a preemption are counted apart.
 """
@@ -7,19 +7,19 @@ from collections import abc
 from dataclasses import dataclass
 
 from engine.core.events import TokensEmitted
+from engine.core.flow import Flow
 from engine.core.lifecycle import Lifecycle
 from engine.core.plan import StepOutput
 from engine.core.policy import Service
 from engine.core.sequence import Sequence
-from engine.core.tenant import Tenant
-from engine.core.types import FinishReason, Nanos, SequenceStatus, TenantId
+from engine.core.step import Step
+from engine.core.types import FinishReason, Nanos, SequenceStatus
 
 
 @dataclass(slots=True)
 class Tally:
-    """What one tenant got in the step that is being committed."""
+    """What one flow got in the step that is being committed."""
 
-    tenant: Tenant
     num_prefill_tokens: int = 0
     num_output_tokens: int = 0
     num_recomputed_tokens: int = 0
@@ -40,23 +40,23 @@ class Committer:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
 
-    def commit(self, granted: abc.Iterable[tuple[Sequence, bool]], output: StepOutput, now: Nanos) -> None:
+    def commit(self, step: Step, samples: abc.Iterable[bool], output: StepOutput, now: Nanos) -> None:
         """The sequences that were granted tokens, each with whether it samples, have got on by `output`."""
-        tallies: dict[TenantId, Tally] = {}
+        tallies: dict[Flow, Tally] = {}
         ends: list[End] = []
-        for seq, samples in granted:
+        for seq, does_sample in zip(step.granted, samples, strict=True):
             if seq.status is SequenceStatus.FINISHED:
                 continue  # ended while the plan was open: what was computed for it is discarded
-            tally = tallies.get(seq.tenant.id)
+            tally = tallies.get(seq.flow)
             if tally is None:
-                tally = tallies[seq.tenant.id] = Tally(seq.tenant)
+                tally = tallies[seq.flow] = Tally()
             _advance(seq, tally)
-            end = self._take_output(seq, samples, output, tally, now)
+            end = self._take_output(seq, does_sample, output, tally, now)
             if end is not None:
                 ends.append(end)
             elif seq.hold_reason is not None:
                 self._lifecycle.pause(seq, seq.hold_reason, now)
-        self._charge(tallies)
+        self._charge(tallies, step)
         for end in ends:
             self._lifecycle.finish(end.seq, end.reason, now, end.error)
         self._lifecycle.release_ended()
@@ -68,7 +68,9 @@ class Committer:
             return End(seq, FinishReason.ERROR, output.errors[row])
         if not samples:
             return None
-        token_ids, reason = _accept(seq, output.accepted[row])
+        token_ids, reason = output.accepted[row], None
+        if len(token_ids) > 1 or seq.num_tokens + 1 >= seq.max_num_tokens or seq.request.stop_token_ids:
+            token_ids, reason = _accept(seq, token_ids)
         seq.output_token_ids += token_ids
         seq.num_tokens += len(token_ids)
         tally.num_output_tokens += len(token_ids)
@@ -78,20 +80,23 @@ class Committer:
         self._lifecycle.events.append(TokensEmitted(seq.key, token_ids, logprobs))
         return None if reason is None else End(seq, reason)
 
-    def _charge(self, tallies: abc.Mapping[TenantId, Tally]) -> None:
-        for tenant_id in sorted(tallies):
-            tally = tallies[tenant_id]
-            tenant = tally.tenant
-            tenant.num_prefill_tokens += tally.num_prefill_tokens
-            tenant.num_output_tokens += tally.num_output_tokens
-            tenant.num_recomputed_tokens += tally.num_recomputed_tokens
-            self._lifecycle.policy.charge(
+    def _charge(self, tallies: abc.Mapping[Flow, Tally], step: Step) -> None:
+        yielding, charge = step.terms.yielding, self._lifecycle.policy.charge
+        for flow, tally in tallies.items():  # in the order of the plan's columns, which is fixed
+            account = flow.account
+            account.num_prefill_tokens += tally.num_prefill_tokens
+            account.num_output_tokens += tally.num_output_tokens
+            account.num_recomputed_tokens += tally.num_recomputed_tokens
+            is_borrowed = flow in yielding
+            if is_borrowed:
+                account.num_borrowed_tokens += tally.num_prefill_tokens + tally.num_output_tokens
+            charge(
                 Service(
-                    tenant_id=tenant_id,
-                    path=tenant.path,
-                    num_prefill_tokens=tally.num_prefill_tokens,
-                    num_output_tokens=tally.num_output_tokens,
-                    num_recomputed_tokens=tally.num_recomputed_tokens,
+                    flow,
+                    tally.num_prefill_tokens,
+                    tally.num_output_tokens,
+                    tally.num_recomputed_tokens,
+                    is_borrowed,
                 )
             )
 

@@ -1,10 +1,37 @@
 """The scheduler's settings, resolved: no value here is optional or automatic."""
 
+import math
 from dataclasses import dataclass
+from enum import Enum
 
 # Most tokens/s of 0, 16, 32, 48, 64 and 128, at block sizes 4, 16 and 128 and pools that held 10 to 45 of 64 rows: 600
 # requests of 50-500 prompt and 50-600 output tokens. At 0, 44-65 % of them were preempted; at 32, 1-29 %.
 GROWTH_RESERVE_TOKENS = 32
+
+
+DEFAULT_MIN_RESIDENT_STEPS = 8
+DEFAULT_MAX_PREEMPTIONS = 4  # in healthy public runs no request was preempted more often (scheduler traces, 2026)
+
+
+class AdmissionReserve(Enum):
+    """Room that must be left for the output of running requests before another is admitted.
+
+    GROWTH  `growth_reserve_tokens` for each
+    PEAK    the most that all of them can come to hold together, if each runs to its limit and frees its blocks then
+    WHOLE   each to its limit at once: nothing is ever preempted for want of blocks (no-evict)
+    """
+
+    GROWTH = "growth"
+    PEAK = "peak"
+    WHOLE = "whole"
+
+
+class PreemptionChoice(Enum):
+    """What is done with a victim's blocks. AUTO takes what costs less by the measured prices."""
+
+    AUTO = "auto"
+    SWAP = "swap"
+    RECOMPUTE = "recompute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +48,16 @@ class SchedulerConfig:
                             request could use goes round again, so that a request that is alone gets all of them
     growth_reserve_tokens   output tokens for which each running sequence must have room before another is admitted;
                             with less than the default more work is lost to preemption, with more rows stay empty
+    admission_reserve       whether that is all the room that is kept for them
+    admission_interval      plans from one admission to the next while something runs and nothing has ended; 1 is each
+    mix_prefill             False computes prompts and decodes in separate steps, prompts first
+    num_host_blocks         blocks of the host pool; with 0 a victim's tokens are always computed again
+    preemption_mode         swap or recompute
+    partial_swap            a victim keeps the blocks that are not needed; False moves all of them
+    min_resident_steps      steps for which a sequence that has come in is protected from heads without room
+    max_preemptions         times after which a request that does not yield is no longer preempted for such heads
+    link_share              largest part of the time in which a copy may be under way in one direction, in (0, 1]
+    target_step_ms          longest step that prompts may make, by the cost model; 0 is no limit
 
     Raises ValueError, naming the setting, where a value is out of range or contradicts another.
     """
@@ -33,15 +70,32 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = True
     max_prefill_share: float = 1.0
     growth_reserve_tokens: int = GROWTH_RESERVE_TOKENS
+    admission_reserve: AdmissionReserve = AdmissionReserve.GROWTH
+    admission_interval: int = 1
+    mix_prefill: bool = True
+    num_host_blocks: int = 0
+    preemption_mode: PreemptionChoice = PreemptionChoice.AUTO
+    partial_swap: bool = True
+    min_resident_steps: int = DEFAULT_MIN_RESIDENT_STEPS
+    max_preemptions: int = DEFAULT_MAX_PREEMPTIONS
+    link_share: float = 1.0
+    target_step_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_device_blocks", "max_model_len"):
+        positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_device_blocks", "max_model_len")
+        for name in (*positive, "admission_interval"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.growth_reserve_tokens < 0:
-            raise ValueError(f"growth_reserve_tokens must be at least 0, not {self.growth_reserve_tokens}")
-        if not 0 < self.max_prefill_share <= 1:
-            raise ValueError(f"max_prefill_share must be in (0, 1], not {self.max_prefill_share}")
+        for name in ("growth_reserve_tokens", "num_host_blocks", "min_resident_steps", "max_preemptions"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
+        for name in ("max_prefill_share", "link_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in (0, 1], not {getattr(self, name)}")
+        if not 0 <= self.target_step_ms < math.inf:
+            raise ValueError(f"target_step_ms must be finite and at least 0, not {self.target_step_ms}")
+        if self.preemption_mode is PreemptionChoice.SWAP and not self.num_host_blocks:
+            raise ValueError("preemption_mode swap needs num_host_blocks")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs"

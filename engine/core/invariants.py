@@ -5,21 +5,28 @@ Source of the list: the faults that public engines had with blocks that were fre
 
 from collections import Counter, abc
 
+from engine.core.block_pool import BlockPool
 from engine.core.errors import InvariantError
 from engine.core.lifecycle import Lifecycle
+from engine.core.plan import CopyDirection
 from engine.core.scheduler import Scheduler
 from engine.core.sequence import Sequence
-from engine.core.types import BlockId, SequenceStatus
+from engine.core.types import BlockId, HostBlockId, SequenceStatus
+
+IN_COPY = (SequenceStatus.SWAPPING_OUT, SequenceStatus.SWAPPING_IN)
 
 
 def check(scheduler: Scheduler) -> None:
     """Raises InvariantError, saying what is wrong."""
     lifecycle = scheduler.lifecycle
     unfinished = list(lifecycle.by_generation.values())
-    _check_blocks(lifecycle, [*unfinished, *lifecycle.ended_in_plan])
-    _check_rows(lifecycle, [*unfinished, *lifecycle.ended_in_plan])
+    ended_in_copy = [entry.seq for entry in lifecycle.blocks.in_flight.values() if entry.seq not in unfinished]
+    holders = [*unfinished, *lifecycle.ended_in_plan, *ended_in_copy]
+    _check_blocks(lifecycle, holders)
+    _check_copies(lifecycle)
+    _check_rows(lifecycle, holders)
     _check_lists(lifecycle, unfinished)
-    _check_tenants(lifecycle, unfinished)
+    _check_flows(lifecycle, unfinished, holders)
     for seq in unfinished:
         _check_tokens(lifecycle, seq)
     _check_open_plan(scheduler)
@@ -31,17 +38,45 @@ def _require(condition: bool, message: str) -> None:
 
 
 def _check_blocks(lifecycle: Lifecycle, seqs: abc.Sequence[Sequence]) -> None:
-    """Each block is free or in tables, as often as it has references, and in no two tables that write it."""
-    pool = lifecycle.blocks.pool
+    """Each block is free, in tables, or fenced by a copy, as often as it has references."""
+    blocks = lifecycle.blocks
+    copies = [entry.copy for entry in blocks.in_flight.values()]
+    device = Counter(block_id for seq in seqs for block_id in seq.block_table.device)
+    fenced = Counter(b for copy in copies if copy.direction is CopyDirection.OUT for b in copy.device_block_ids)
+    _check_pool(blocks.pool, device + fenced, "device", BlockId)
+    _require(not device & fenced, "a block that is on its way out is in a table")
+    _require(sum(fenced.values()) == blocks.num_fenced, f"{blocks.num_fenced} blocks fenced, of {sum(fenced.values())}")
+    host = Counter(block_id for seq in seqs for block_id in seq.block_table.host)
+    leaving = Counter(b for copy in copies if copy.direction is CopyDirection.IN for b in copy.host_block_ids)
+    _check_pool(blocks.host_pool, host + leaving, "host", HostBlockId)
+
+
+def _check_pool(
+    pool: BlockPool[BlockId] | BlockPool[HostBlockId],
+    used: Counter[BlockId] | Counter[HostBlockId],
+    name: str,
+    id_type: abc.Callable[[int], BlockId | HostBlockId],
+) -> None:
     free = Counter(pool.free_ids)
-    used = Counter(block_id for seq in seqs for block_id in seq.block_table.device)
-    for block_id in map(BlockId, range(pool.num_blocks)):
-        num_tables, num_references = used[block_id], pool.reference_count(block_id)
-        _require(num_tables == num_references, f"block {block_id}: {num_tables} tables, {num_references} references")
-        _require(num_tables <= 1, f"block {block_id} is in {num_tables} tables that write it")
-        _require(
-            free[block_id] == (num_tables == 0), f"block {block_id}: {num_tables} tables, {free[block_id]} times free"
-        )
+    for block_id in map(id_type, range(pool.num_blocks)):
+        num_uses, num_references = used[block_id], pool.reference_count(block_id)  # type: ignore[index,arg-type] # its own ids
+        _require(num_uses == num_references, f"{name} block {block_id}: {num_uses} uses, {num_references} references")
+        _require(num_uses <= 1, f"{name} block {block_id} is in {num_uses} tables that write it")
+        num_free = free[block_id]
+        _require(num_free == (num_uses == 0), f"{name} block {block_id}: {num_uses} uses, {num_free} times free")
+
+
+def _check_copies(lifecycle: Lifecycle) -> None:
+    """A sequence is in a SWAPPING state exactly while a copy of it is under way, and there is one copy at a time."""
+    entries = lifecycle.blocks.in_flight.values()
+    copying = Counter(entry.seq.key for entry in entries)
+    _require(all(count == 1 for count in copying.values()), f"several copies of one sequence: {copying}")
+    in_copy = {seq.key for seq in lifecycle.by_generation.values() if seq.status in IN_COPY}
+    alive = {entry.seq.key for entry in entries if entry.seq.status is not SequenceStatus.FINISHED}
+    _require(in_copy == alive, f"swapping are {in_copy}, copies are under way for {alive}")
+    for entry in entries:
+        copy = entry.copy
+        _require(0 < len(copy.device_block_ids) == len(copy.host_block_ids), f"copy {copy.copy_id} is lopsided")
 
 
 def _check_rows(lifecycle: Lifecycle, seqs: abc.Sequence[Sequence]) -> None:
@@ -60,37 +95,54 @@ def _check_lists(lifecycle: Lifecycle, unfinished: abc.Sequence[Sequence]) -> No
     expected = {
         "running": [seq for seq in unfinished if seq.status is SequenceStatus.RUNNING],
         "held": [seq for seq in paused if seq.hold_reason is not None],
-        "resuming": [seq for seq in paused if seq.hold_reason is None],
+        "paused": [seq for seq in paused if seq.hold_reason is None],
+        "swapped": [seq for seq in unfinished if seq.status is SequenceStatus.SWAPPED],
     }
     for name, seqs in expected.items():
         actual = [seq.arrival_index for seq in getattr(lifecycle, name)]
         _require(actual == sorted(seq.arrival_index for seq in seqs), f"{name} lists arrivals {actual}")
     for seq in unfinished:
-        is_waiting = seq.status is SequenceStatus.WAITING
-        has_row = seq.row is not None
-        _require(has_row == (seq.status is SequenceStatus.RUNNING), f"{seq.key} is {seq.status.value}, row {seq.row}")
-        _require(not is_waiting or not seq.block_table.device, f"{seq.key} waits with blocks")
-        _require(not is_waiting or seq.hold_reason is None, f"{seq.key} waits although it is held")
-        _require((seq in lifecycle.expiring) == (seq.expires_at is not None), f"{seq.key}: expiry is not watched")
-        is_lost = seq.status is SequenceStatus.PAUSED and not seq.block_table.device and seq.hold_reason is None
-        _require(not is_lost, f"{seq.key} is neither held nor waiting")
+        _check_place(lifecycle, seq)
     ended = [seq.key for seq in lifecycle.ended_in_plan if seq.status is not SequenceStatus.FINISHED]
     _require(not ended, f"ended in the open plan but not finished: {ended}")
 
 
-def _check_tenants(lifecycle: Lifecycle, unfinished: abc.Sequence[Sequence]) -> None:
-    actual = Counter((seq.tenant_id, seq.status) for seq in unfinished)
-    for tenant in lifecycle.tenants.stats({}):
-        for status, num_counted in (
-            (SequenceStatus.RUNNING, tenant.num_running),
-            (SequenceStatus.WAITING, tenant.num_waiting),
-            (SequenceStatus.PAUSED, tenant.num_paused),
-        ):
-            num_actual = actual.pop((tenant.tenant_id, status), 0)
-            _require(
-                num_actual == num_counted, f"{tenant.tenant_id}: {num_actual} {status.value}, counted {num_counted}"
-            )
-    _require(not actual, f"sequences of unknown tenants: {actual}")
+def _check_place(lifecycle: Lifecycle, seq: Sequence) -> None:
+    status, is_held = seq.status, seq.hold_reason is not None
+    table = seq.block_table
+    may_have_row = status is SequenceStatus.PAUSED and not is_held
+    has_row = seq.row is not None
+    _require(may_have_row or has_row == (status is SequenceStatus.RUNNING), f"{seq.key} is {status.value}, {seq.row=}")
+    is_waiting = status is SequenceStatus.WAITING
+    _require(not is_waiting or not (table.device or table.host), f"{seq.key} waits with blocks")
+    _require(not is_waiting or not is_held, f"{seq.key} waits although it is held")
+    on_host = status in (SequenceStatus.SWAPPED, SequenceStatus.SWAPPING_OUT)
+    _require(bool(table.host) == on_host, f"{seq.key} is {status.value} with {len(table.host)} host blocks")
+    is_lost = status is SequenceStatus.PAUSED and not table.device and not is_held
+    _require(not is_lost, f"{seq.key} is neither held nor waiting")
+    is_queued = is_waiting or (status is SequenceStatus.SWAPPED and not is_held)
+    _require((seq.arrival_index in lifecycle.policy.waiting) == is_queued, f"{seq.key}: the policy knows otherwise")
+    _require((seq in lifecycle.expiring) == (seq.expires_at is not None), f"{seq.key}: expiry is not watched")
+
+
+def _check_flows(
+    lifecycle: Lifecycle, unfinished: abc.Sequence[Sequence], holders: abc.Sequence[Sequence]
+) -> None:
+    statuses = Counter((seq.tenant_id, seq.status) for seq in unfinished)
+    wanting = Counter(seq.flow for seq in unfinished if seq.hold_reason is None)
+    num_blocks: Counter[object] = Counter()
+    for seq in holders:
+        num_blocks[seq.flow] += len(seq.block_table.device)
+    rows = Counter(seq.flow for seq in unfinished if seq.status is SequenceStatus.RUNNING)
+    for flow in lifecycle.flows.all():
+        name = f"{flow.tenant_id} in {flow.priority_class.name}"
+        _require(flow.num_wanting == wanting[flow], f"{name}: {wanting[flow]} want, counted {flow.num_wanting}")
+        _require(flow.num_device_blocks == num_blocks[flow], f"{name}: {flow.num_device_blocks} blocks counted")
+        _require(flow.num_rows == rows[flow], f"{name}: {flow.num_rows} rows counted, has {rows[flow]}")
+        for status, num_counted in flow.account.num_sequences.items():
+            if status is not SequenceStatus.FINISHED:
+                num_actual = statuses[flow.tenant_id, status]
+                _require(num_actual == num_counted, f"{name}: {num_actual} {status.value}, counted {num_counted}")
 
 
 def _check_tokens(lifecycle: Lifecycle, seq: Sequence) -> None:
@@ -99,13 +151,14 @@ def _check_tokens(lifecycle: Lifecycle, seq: Sequence) -> None:
     _require(seq.num_tokens == seq.num_prompt_tokens + num_output, f"{seq.key}: {seq.num_tokens} tokens are known")
     _require(num_output < seq.request.max_output_tokens, f"{seq.key} goes on after {num_output} output tokens")
     reached = seq.num_computed_tokens + seq.num_scheduled_tokens
-    capacity = lifecycle.blocks.capacity(seq.block_table)
+    num_blocks = len(seq.block_table.device) + len(seq.block_table.host)
     _require(reached <= seq.num_tokens, f"{seq.key} computes {reached} of {seq.num_tokens} known tokens")
-    _require(reached <= capacity, f"{seq.key} computes {reached} tokens in blocks for {capacity}")
+    _require(lifecycle.blocks.num_blocks(reached) <= num_blocks, f"{seq.key}: {reached} tokens in {num_blocks} blocks")
+    _require(not seq.num_scheduled_tokens or not seq.block_table.host, f"{seq.key} is computed while it is on the host")
 
 
 def _check_open_plan(scheduler: Scheduler) -> None:
-    """What has scheduled tokens, or ended and keeps its blocks, is what is in the open plan."""
+    """What has scheduled tokens, or ended and keeps its row, is what is in the open plan."""
     lifecycle = scheduler.lifecycle
     scheduled = {seq.key for seq in lifecycle.by_generation.values() if seq.num_scheduled_tokens}
     ended = {seq.key for seq in lifecycle.ended_in_plan}

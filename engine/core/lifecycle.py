@@ -1,28 +1,46 @@
 """Every unfinished sequence, the state it is in, and the one method per transition that may change it.
 
-    state                       row   blocks  known to the policy as waiting   list
-    WAITING                     no    no      yes                              (the policy's own index)
-    RUNNING                     yes   yes     no                               running
-    PAUSED, held                no    yes     no                               held
-    PAUSED, held, preempted     no    no      no                               (none: `by_generation` only)
-    PAUSED, no longer held      no    yes     no                               resuming, until a row is free
-    FINISHED in the open plan   yes   yes     no                               ended_in_plan, until the commit
+    state                       row     device  host   known to the policy as waiting   list
+    WAITING                     no      no      no     yes                              (the policy's own index)
+    RUNNING                     yes     yes     no     no                               running
+    PAUSED, held                no      yes     no     no                               held
+    PAUSED, held, recomputed    no      no      no     no                               (none: `by_generation` only)
+    PAUSED, not held            may     yes     no     no                               paused
+    SWAPPING_OUT                no      may     yes    no                               (`blocks.in_flight`)
+    SWAPPED                     no      may     yes    unless it is held                swapped
+    SWAPPING_IN                 no      yes     no     no                               (`blocks.in_flight`)
+    FINISHED in the open plan   yes     yes     no     no                               ended_in_plan, until the commit
+    FINISHED during a copy      no      may     may    no                               (`blocks.in_flight`)
 
-A sequence is *held* while `hold_reason` says so: its output is not granted, or its reader takes no more. Lists are in
-order of arrival. Decides nothing: who is admitted, preempted or computed is up to the planner.
+A sequence is *held* while `hold_reason` says so: its output is not granted, or its reader takes no more. One that is
+PAUSED for fairness keeps its row until another needs it. Lists are in order of arrival. Decides nothing: who is
+admitted, preempted or computed is up to the planner. Transitions that take something away are in `preemption`.
 """
 
 from bisect import bisect_left, insort
 
 from engine.core.block_manager import BlockManager
 from engine.core.config import SchedulerConfig
+from engine.core.costs import Prices
+from engine.core.demand import Demands
 from engine.core.events import Admitted, Event, Finished, Preempted, Resumed
-from engine.core.policy import LeaveReason, SchedulingPolicy
+from engine.core.flow import Flows
+from engine.core.guard import GuardedPolicy
+from engine.core.plan import BlockCopy
+from engine.core.policy import LeaveReason
 from engine.core.ranking import Ranking
 from engine.core.rows import Rows
 from engine.core.sequence import Sequence
-from engine.core.tenant import Tenants
-from engine.core.types import FinishReason, Nanos, PauseReason, PreemptionMode, Request, SequenceStatus
+from engine.core.types import (
+    CopyId,
+    FinishReason,
+    Nanos,
+    PauseReason,
+    PreemptionMode,
+    PriorityClass,
+    Request,
+    SequenceStatus,
+)
 
 
 def _arrival(seq: Sequence) -> int:
@@ -30,79 +48,124 @@ def _arrival(seq: Sequence) -> int:
 
 
 class Lifecycle:
-    """The sequences, their rows and blocks, and what happened to them since `take_events`."""
+    """The sequences, their rows and blocks, and what happened to them since `take_events`.
 
-    def __init__(self, config: SchedulerConfig, policy: SchedulingPolicy) -> None:
+    num_plans  plans that were begun, the one being made included
+    copies     copies that have begun and that the runner has not been told of
+    """
+
+    def __init__(self, config: SchedulerConfig, policy: GuardedPolicy) -> None:
         self.policy = policy
-        self.blocks = BlockManager(config.num_device_blocks, config.block_size)
+        self.blocks = BlockManager(config.num_device_blocks, config.block_size, config.num_host_blocks)
         self.rows = Rows(config.max_num_seqs)
-        self.tenants = Tenants()
+        self.flows = Flows()
+        self.demands = Demands()
+        self.prices = Prices()
         self.by_generation: dict[str, Sequence] = {}
         self.running: list[Sequence] = []
-        self.resuming: list[Sequence] = []
+        self.paused: list[Sequence] = []
         self.held: list[Sequence] = []
+        self.swapped: list[Sequence] = []
         self.ended_in_plan: list[Sequence] = []
         self.expiring: Ranking[Sequence] = Ranking()
         self.events: list[Event] = []
+        self.copies: list[BlockCopy] = []
+        self.num_plans = 0
+        self.num_ends = 0
         self.num_preemptions = 0
+        self.num_pauses = 0
+        self.num_swaps = 0
         self._num_arrivals = 0
+
+    @property
+    def has_wanting(self) -> bool:
+        """True if some unfinished sequence is not held."""
+        return self.demands.num_wanting > 0
 
     def take_events(self) -> list[Event]:
         """What happened since the last call."""
         events, self.events = self.events, []
         return events
 
-    def arrive(self, request: Request, now: Nanos) -> None:
+    def take_copies(self) -> tuple[BlockCopy, ...]:
+        """The copies that have begun since the last call."""
+        copies, self.copies = tuple(self.copies), []
+        return copies
+
+    def arrive(self, request: Request, now: Nanos) -> Sequence:
         """The request waits; where nothing is granted yet it is held at once."""
-        seq = Sequence.of(request, self._num_arrivals, self.tenants.join(request))
+        seq = Sequence.of(request, self._num_arrivals, self.flows.join(request))
         self._num_arrivals += 1
         self.by_generation[request.generation_id] = seq
-        seq.tenant.num_sequences[seq.status] += 1
+        seq.flow.account.num_sequences[seq.status] += 1
+        self._want(seq, wants=True)
         self._watch_expiry(seq)
         self.policy.on_arrive(seq, now)
         if seq.hold_reason is not None:
             self._hold(seq, seq.hold_reason, now)
+        return seq
 
     def start(self, seq: Sequence, now: Nanos) -> None:
-        """A waiting or resuming sequence runs. The caller has checked that a row is free."""
+        """A waiting or paused sequence runs, in the row that it kept or else a free one, which the caller has checked."""
         if seq.status is SequenceStatus.WAITING:
             self.policy.on_leave(seq, LeaveReason.ADMITTED, now)
+            seq.resident_since = self.num_plans
         else:
-            _remove(self.resuming, seq)
-        seq.row = self.rows.take()
+            _remove(self.paused, seq)
+        if seq.row is None:
+            seq.row = self.rows.take()
         insort(self.running, seq, key=_arrival)
-        self._set_status(seq, SequenceStatus.RUNNING)
+        self.set_status(seq, SequenceStatus.RUNNING)
+        seq.flow.num_rows += 1
         if seq.timeline.started_at is None:
             seq.timeline.started_at = now
+            queue_ns = Nanos(now - seq.arrived_at)
+            seq.flow.account.wait_ns += queue_ns
             self._watch_expiry(seq)  # its time in the queue is no longer limited
-            self.events.append(Admitted(seq.key, Nanos(now - seq.arrived_at)))
+            self.events.append(Admitted(seq.key, queue_ns))
         else:
             seq.timeline.resume(now)
             self.events.append(Resumed(seq.key))
 
     def pause(self, seq: Sequence, reason: PauseReason, now: Nanos) -> None:
-        """A running sequence that is held, for `reason`, keeps its blocks and leaves its row."""
-        self._leave_list(seq)
-        self._leave_row(seq)
-        insort(self.held, seq, key=_arrival)
-        self._set_status(seq, SequenceStatus.PAUSED)
+        """A running sequence keeps its blocks and gets no more tokens; one that is held leaves its row, too."""
+        self.leave_list(seq)
+        is_held = seq.hold_reason is not None
+        if is_held:
+            self.leave_row(seq)
+        insort(self.held if is_held else self.paused, seq, key=_arrival)
+        self.set_status(seq, SequenceStatus.PAUSED)
+        self._want(seq, wants=not is_held)
         seq.timeline.suspend(now)
+        seq.flow.account.num_pauses += 1
+        self.num_pauses += 1
         self.events.append(Preempted(seq.key, PreemptionMode.PAUSE, reason))
 
-    def preempt(self, seq: Sequence, now: Nanos) -> None:
-        """A sequence that has blocks loses them, waits, and will be computed again. No plan that uses it is open."""
-        self._leave_list(seq)
-        self._release(seq)
-        seq.num_regained_tokens = max(seq.num_regained_tokens, seq.num_computed_tokens)
-        seq.num_computed_tokens = 0
-        seq.num_preemptions += 1
-        self.num_preemptions += 1
-        seq.timeline.suspend(now)
-        self.events.append(Preempted(seq.key, PreemptionMode.RECOMPUTE, PauseReason.KV_PRESSURE))
-        if seq.hold_reason is None:
-            self._wait(seq, now)
+    def swap_in(self, seq: Sequence, now: Nanos) -> None:
+        """A swapped sequence comes back. The caller has checked that its blocks are free."""
+        self.policy.on_leave(seq, LeaveReason.ADMITTED, now)
+        self.leave_list(seq)
+        self.set_status(seq, SequenceStatus.SWAPPING_IN)
+        copy = self.blocks.swap_in(seq)
+        account = seq.flow.account
+        account.num_swaps_in += 1
+        account.num_copied_blocks += len(copy.host_block_ids)
+        self.copies.append(copy)
+
+    def complete_copy(self, copy_id: CopyId, now: Nanos) -> None:
+        """A copy has ended: its sequence is swapped, or resident again, or gone. KeyError if it is not in flight."""
+        seq = self.blocks.complete(copy_id).seq
+        if seq.status is SequenceStatus.FINISHED:
+            self.blocks.free(seq)
+        elif seq.status is SequenceStatus.SWAPPING_OUT:
+            self.set_status(seq, SequenceStatus.SWAPPED)
+            insort(self.swapped, seq, key=_arrival)
+            if seq.hold_reason is None:
+                self.policy.on_arrive(seq, now)
         else:
-            self._set_status(seq, SequenceStatus.PAUSED)
+            seq.resident_since = self.num_plans
+            self.set_status(seq, SequenceStatus.PAUSED)
+            insort(self.paused if seq.hold_reason is None else self.held, seq, key=_arrival)
 
     def grant(self, seq: Sequence, max_output_tokens: int, now: Nanos) -> None:
         """The sequence may emit `max_output_tokens` in all."""
@@ -116,26 +179,85 @@ class Lifecycle:
         seq.reader_blocked = blocked
         self._hold_or_let_go(seq, reason_before, now)
 
+    def set_class(self, seq: Sequence, priority_class: PriorityClass, now: Nanos) -> None:
+        """The sequence belongs to another class, and waits in its queue."""
+        old, new = seq.flow, self.flows.flow(seq.flow.account, priority_class)
+        if new is old:
+            return
+        is_queued = seq.hold_reason is None and seq.status in (SequenceStatus.WAITING, SequenceStatus.SWAPPED)
+        if is_queued:
+            self.policy.on_leave(seq, LeaveReason.HELD, now)
+        wants = seq.wants
+        self._want(seq, wants=False)
+        num_blocks, has_row = len(seq.block_table.device), seq.status is SequenceStatus.RUNNING
+        old.num_device_blocks -= num_blocks
+        new.num_device_blocks += num_blocks
+        old.num_rows -= has_row
+        new.num_rows += has_row
+        seq.flow = new
+        self._want(seq, wants=wants)
+        if is_queued:
+            self.policy.on_arrive(seq, now)
+
     def finish(self, seq: Sequence, reason: FinishReason, now: Nanos, error: str | None = None) -> None:
-        """The sequence has ended. Row and blocks are free, but for what the open plan uses: until `release_ended`."""
+        """The sequence has ended. What the open plan or a copy uses is free once that has ended, the rest at once."""
+        in_copy = seq.status in (SequenceStatus.SWAPPING_OUT, SequenceStatus.SWAPPING_IN)
         in_plan = seq.num_scheduled_tokens > 0
-        self._leave_list(seq)
-        self._set_status(seq, SequenceStatus.FINISHED)
+        self.leave_list(seq)
+        self._want(seq, wants=False)
+        if not in_plan:
+            self.leave_row(seq)
+        self.set_status(seq, SequenceStatus.FINISHED)
+        self.num_ends += 1
         del self.by_generation[seq.request.generation_id]
         self.expiring.discard(seq)
         self.policy.on_leave(seq, LeaveReason.FINISHED, now)
-        self.tenants.leave(seq.tenant)
+        self.flows.leave(seq.flow.account)
         self.events.append(Finished(seq.key, reason, seq.usage(), seq.timeline.timings(now), error))
         if in_plan:
             self.ended_in_plan.append(seq)
-        else:
-            self._release(seq)
+        elif not in_copy:
+            self.blocks.free(seq)
 
     def release_ended(self) -> None:
         """Rows and blocks of sequences that ended while the plan was open are free: it is open no more."""
         for seq in self.ended_in_plan:
-            self._release(seq)
+            seq.num_scheduled_tokens = 0
+            self.leave_row(seq)
+            self.blocks.free(seq)
         self.ended_in_plan.clear()
+
+    def wait(self, seq: Sequence, now: Nanos) -> None:
+        """The sequence, which has no blocks, stands in the policy's queue, or nowhere if it is held."""
+        if seq.hold_reason is None:
+            self.set_status(seq, SequenceStatus.WAITING)
+            self.policy.on_arrive(seq, now)
+        else:
+            self.set_status(seq, SequenceStatus.PAUSED)
+
+    def leave_list(self, seq: Sequence) -> None:
+        """The sequence is in none of the lists."""
+        if seq.status is SequenceStatus.RUNNING:
+            _remove(self.running, seq)
+        elif seq.status is SequenceStatus.SWAPPED:
+            _remove(self.swapped, seq)
+        elif seq.status is SequenceStatus.PAUSED and seq.block_table.device:
+            _remove(self.paused if seq.hold_reason is None else self.held, seq)
+
+    def leave_row(self, seq: Sequence) -> None:
+        """The sequence has no row."""
+        if seq.row is not None:
+            self.rows.stop(seq.row)
+            seq.row = None
+
+    def set_status(self, seq: Sequence, status: SequenceStatus) -> None:
+        """Called by the transitions only."""
+        if seq.status is SequenceStatus.RUNNING:
+            seq.flow.num_rows -= 1
+        num_sequences = seq.flow.account.num_sequences
+        num_sequences[seq.status] -= 1
+        num_sequences[status] += 1
+        seq.status = status
 
     def _hold_or_let_go(self, seq: Sequence, reason_before: PauseReason | None, now: Nanos) -> None:
         reason = seq.hold_reason
@@ -145,48 +267,33 @@ class Lifecycle:
             self._let_go(seq, now)
 
     def _hold(self, seq: Sequence, reason: PauseReason, now: Nanos) -> None:
+        self._want(seq, wants=False)
         if seq.status is SequenceStatus.WAITING:
             self.policy.on_leave(seq, LeaveReason.HELD, now)
-            self._set_status(seq, SequenceStatus.PAUSED)
+            self.set_status(seq, SequenceStatus.PAUSED)
+        elif seq.status is SequenceStatus.SWAPPED:
+            self.policy.on_leave(seq, LeaveReason.HELD, now)
         elif seq.status is SequenceStatus.PAUSED:
-            _remove(self.resuming, seq)
+            _remove(self.paused, seq)
+            self.leave_row(seq)
             insort(self.held, seq, key=_arrival)
-        elif not seq.num_scheduled_tokens:  # else the commit pauses it
+        elif seq.status is SequenceStatus.RUNNING and not seq.num_scheduled_tokens:  # else the commit pauses it
             self.pause(seq, reason, now)
 
     def _let_go(self, seq: Sequence, now: Nanos) -> None:
-        if seq.status is SequenceStatus.RUNNING:
-            return  # held and let go while its plan was open
-        if seq.block_table.device:
+        self._want(seq, wants=True)
+        if seq.status is SequenceStatus.SWAPPED:
+            self.policy.on_arrive(seq, now)
+        elif seq.status is SequenceStatus.PAUSED and seq.block_table.device:
             _remove(self.held, seq)
-            insort(self.resuming, seq, key=_arrival)
-        else:
-            self._wait(seq, now)
+            insort(self.paused, seq, key=_arrival)
+        elif seq.status is SequenceStatus.PAUSED:
+            self.wait(seq, now)
 
-    def _wait(self, seq: Sequence, now: Nanos) -> None:
-        self._set_status(seq, SequenceStatus.WAITING)
-        self.policy.on_arrive(seq, now)
-
-    def _leave_list(self, seq: Sequence) -> None:
-        if seq.status is SequenceStatus.RUNNING:
-            _remove(self.running, seq)
-        elif seq.block_table.device:
-            _remove(self.resuming if seq.hold_reason is None else self.held, seq)
-
-    def _release(self, seq: Sequence) -> None:
-        seq.num_scheduled_tokens = 0
-        self._leave_row(seq)
-        self.blocks.free(seq.block_table)
-
-    def _leave_row(self, seq: Sequence) -> None:
-        if seq.row is not None:
-            self.rows.stop(seq.row)
-            seq.row = None
-
-    def _set_status(self, seq: Sequence, status: SequenceStatus) -> None:
-        seq.tenant.num_sequences[seq.status] -= 1
-        seq.tenant.num_sequences[status] += 1
-        seq.status = status
+    def _want(self, seq: Sequence, *, wants: bool) -> None:
+        if wants is not seq.wants:
+            seq.wants = wants
+            self.demands.change(seq.flow, 1 if wants else -1)
 
     def _watch_expiry(self, seq: Sequence) -> None:
         expires_at = seq.expires_at

@@ -7,8 +7,30 @@ with the number of waiting sequences.
 
 from collections import abc
 from dataclasses import dataclass, field
+from enum import Enum
 
-from engine.core.types import BlockId, SamplingParams, SequenceKey
+from engine.core.types import BlockId, CopyId, HostBlockId, SamplingParams, SequenceKey
+
+
+class CopyDirection(Enum):
+    """OUT is from the device pool to the host pool."""
+
+    OUT = "out"
+    IN = "in"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """Blocks of one sequence that change pools: `device_block_ids[i]` and `host_block_ids[i]` are one pair.
+
+    A copy begins before the chunks of its plan and may end many steps later; until its completion is committed both
+    sides are fenced. It moves whole blocks, all layers of a block at once.
+    """
+
+    copy_id: CopyId
+    direction: CopyDirection
+    device_block_ids: tuple[BlockId, ...]
+    host_block_ids: tuple[HostBlockId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +39,7 @@ class RowStart:
 
     row: int
     key: SequenceKey
-    token_ids: tuple[int, ...]
+    token_ids: abc.Sequence[int]
     num_prompt_tokens: int
     block_ids: tuple[BlockId, ...]
     sampling: SamplingParams
@@ -25,7 +47,7 @@ class RowStart:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One forward pass.
+    """One forward pass, and copies that begin beside it. A plan may hold copies only.
 
     Order of effects: `stopped` rows are forgotten, `started` rows begin, `new_blocks` are appended, then the chunks
     run. The columns `rows`, `starts`, `num_tokens`, `samples` have one entry per chunk, those of one token (decodes)
@@ -42,6 +64,7 @@ class StepPlan:
     starts: tuple[int, ...] = ()
     num_tokens: tuple[int, ...] = ()
     samples: tuple[bool, ...] = ()
+    copies: tuple[BlockCopy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +80,11 @@ class StepOutput:
     """Results by row. Every row that samples is in exactly one of `accepted` and `errors`.
 
     `accepted` holds the tokens sampled (more than one with speculation); `errors` ends a sequence and says why, in
-    words a client may read.
+    words a client may read. `completed_copies` are copies of this or earlier plans, each told once, in any order.
     """
 
     step_id: int
     accepted: abc.Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     logprobs: abc.Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     errors: abc.Mapping[int, str] = field(default_factory=dict)
+    completed_copies: tuple[CopyId, ...] = ()

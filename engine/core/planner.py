@@ -1,182 +1,161 @@
-"""What a step computes. The rules of `plan`, and what goes wrong without each:
+"""What a step computes. A plan is handed out band by band (a class each, or all at once), and in each band twice:
 
-1. Decodes of running sequences in order of arrival, then the next chunks of running prompts in policy order, then
-   sequences that kept their blocks, then admissions in policy order. A misfit ends admission, never running work:
-   in one pass over all, a waiting request that does not fit would stop those that could make room for it.
-2. Whatever runs may preempt, half-computed prompts too: two of them that fill the pool would wait for each other.
-3. Nothing preempted in a plan returns in it, and a plan that preempted admits nobody: else they swap places for ever.
-4. A request is admitted when all its known tokens fit, beside what the running ones still need for theirs, with some
-   growth for each: a sequence that resumes into a full pool would lose its blocks again at once.
-5. A veto of the preemption policy holds while anything runs. When nothing can, the latest arrivals give way to the
-   first, which fits alone because `add` refuses what does not: no pair of policies can stop the engine.
-6. Ties are broken by arrival.
+pass A  flows that need not yield: heads without room open claims, then decodes, then the chunks of prompts, those that
+        run and those that come in together, in the policy's order
+pass B  flows that yield get what is left of step, rows and blocks, unless the policy's terms say that they get nothing
 
-Held sequences get no tokens whatever the policies say, so they are the first victims and losing them admits others.
-So each step computes something as long as any sequence may get tokens. Source of chunked prefill mixed with decode:
-Agrawal et al. 2024 (Sarathi-Serve); of recomputation under shortage: Kwon et al. 2023 (PagedAttention), §4.5.
+1. A head that finds no room ends its flow's admissions and keeps its need from those behind it, but never stops running
+   work: a waiting request that does not fit would stop those that could make room for it.
+2. Whatever runs in pass A may make room to grow, half-computed prompts too: two that fill the pool would wait for each
+   other.
+3. Who is served first may take a row from whoever is served later, or from one that concedes it; the one that lost it
+   is paused in place.
+4. When nothing is granted and no copy is under way, the latest arrivals give way to the first, which fits alone because
+   `add` refuses what does not: no pair of policies can stop the engine.
+5. Ties are broken by arrival.
+
+Sources: chunked prefill beside decodes, Agrawal et al. 2024 (Sarathi-Serve); the two passes, claims and yielding are
+the rules R3-R5 that the bounds of `fair` are proved for. Blocks are `memory`'s business, prompts `admission`'s.
 """
 
-from collections import abc
-
+from engine.core.admission import Admission
+from engine.core.band import Band, bands
 from engine.core.config import SchedulerConfig
-from engine.core.errors import PolicyFaultError
+from engine.core.guard import GuardedPreemption
 from engine.core.lifecycle import Lifecycle
-from engine.core.policy import PreemptionPolicy
+from engine.core.memory import Memory
+from engine.core.policy import PlanStart
+from engine.core.row_giver import RowGiver
 from engine.core.sequence import Sequence
 from engine.core.step import Step
-from engine.core.types import Nanos, SequenceStatus
+from engine.core.types import Nanos, PauseReason, SequenceStatus
 
 
 class Planner:
     """Fills one step after the other. Changes states only through `lifecycle`."""
 
-    def __init__(self, config: SchedulerConfig, lifecycle: Lifecycle, preemption: PreemptionPolicy) -> None:
+    def __init__(self, config: SchedulerConfig, lifecycle: Lifecycle, preemption: GuardedPreemption) -> None:
         self._config = config
         self._lifecycle = lifecycle
         self._blocks = lifecycle.blocks
-        self._preemption = preemption
-        self._turn = max(1, int(config.max_prefill_share * config.max_num_batched_tokens))
+        self._memory = Memory(config, lifecycle, preemption)
+        self._rows = RowGiver(lifecycle)
+        self._admission = Admission(config, lifecycle, self._memory, self._rows)
+        self._last: Step | None = None
 
     def plan(self, now: Nanos) -> Step:
-        """The next step; it grants nothing exactly when no sequence may get tokens."""
-        step = Step(now, self._config.max_num_batched_tokens)
-        self._decode(step)
-        self._prefill(step)
-        self._resume(step)
+        """The next step. It grants nothing only if no sequence may get tokens or a copy is under way.
+
+        A plan that comes to nothing is made again, as protections and claims end with time counted in plans; if that
+        does not help, the last rule of this module does.
+        """
+        for _ in range(self._config.min_resident_steps + 2):
+            step = self._fill(now)
+            if step.granted or self._blocks.in_flight or not self._lifecycle.has_wanting:
+                return step
+        self._break_deadlock(step)
         if not step.granted:
-            self._break_deadlock(step)
-        if not step.has_preempted:
-            self._admit(step)
-        self._share_out_rest(step)
+            self._lifecycle.policy.fail(ValueError("select chose nobody although requests wait and nothing runs"))
+            return self._fill(now)
+        self._lifecycle.demands.end(step.flows)
         return step
 
-    def _decode(self, step: Step) -> None:
-        for seq in tuple(self._lifecycle.running):
+    def _fill(self, now: Nanos) -> Step:
+        step = self._begin(now)
+        for band in bands(self._lifecycle, step.terms):
+            self._serve(step, band)
+            if step.terms.lends and band.has_yielding:
+                self._serve(step, band.yielding())
+            if band.class_name is not None:
+                step.served_classes.add(band.class_name)
+        self._memory.end()
+        self._pause_denied(step)
+        self._lifecycle.demands.end(step.flows)
+        return step
+
+    def _begin(self, now: Nanos) -> Step:
+        lifecycle = self._lifecycle
+        lifecycle.num_plans += 1
+        if self._last is not None:
+            self._last.forget_planned()
+        changed, satisfied = lifecycle.demands.begin()
+        terms = lifecycle.policy.begin(PlanStart(now, self._config, lifecycle.prices, changed, satisfied))
+        step = self._last = Step(now, self._config.max_num_batched_tokens, terms)
+        self._memory.begin(step)
+        self._rows.begin()
+        return step
+
+    def _serve(self, step: Step, band: Band) -> None:
+        if not band.is_yielding:
+            self._admission.claim(step, band)
+        if self._config.mix_prefill:
+            self._decode(step, band)
+            self._admission.serve(step, band)
+        else:
+            self._admission.serve(step, band)
+            if not step.granted:
+                self._decode(step, band)
+
+    def _decode(self, step: Step, band: Band) -> None:
+        block_size = self._config.block_size
+        decodes = []
+        for seq in band.decodes:
             if seq.row is None:
-                continue  # gave its blocks to an earlier one
-            if seq.num_tokens - seq.num_computed_tokens > 1:
-                step.prefills.append(seq)
-            elif seq.num_computed_tokens < self._blocks.capacity(seq.block_table):
-                step.grant(seq, 1)
-            elif self._has_room(step, seq):
-                self._advance(step, seq)
+                continue  # gave its row or its blocks to an earlier one
+            if seq.num_tokens <= len(seq.block_table.device) * block_size:
+                decodes.append(seq)
+            else:
+                if self._memory.num_unclaimed <= 0:  # somebody may give way, but nobody that has a grant
+                    step.grant_decodes(decodes)
+                    decodes = []
+                if self._grow(step, band, seq):
+                    decodes.append(seq)
+        step.grant_decodes(decodes)
+        for seq in band.paused_decodes:
+            if seq.status is not SequenceStatus.PAUSED or not step.budget:
+                continue
+            has_room = seq.num_tokens <= self._blocks.capacity(seq.block_table) or self._memory.has_block(
+                step, seq, is_entitled=False
+            )
+            if has_room and self._rows.take(step, seq):
+                self._lifecycle.start(seq, step.now)
+                self._grow_table(step, seq)
+                step.grant_decodes([seq])
 
-    def _prefill(self, step: Step) -> None:
-        key = self._lifecycle.policy.key
-        step.prefills.sort(key=lambda seq: (key(seq), seq.arrival_index))
-        for seq in step.prefills:
-            if step.budget and seq.row is not None and self._has_room(step, seq):
-                self._advance(step, seq)
+    def _grow(self, step: Step, band: Band, seq: Sequence) -> bool:
+        """True if the table of `seq` holds its next token."""
+        if not self._memory.has_block(step, seq, is_entitled=not band.is_yielding):
+            return False
+        self._grow_table(step, seq)
+        return True
 
-    def _resume(self, step: Step) -> None:
-        for seq in tuple(self._lifecycle.resuming):
-            if not (step.budget and self._lifecycle.rows.num_free):
-                return
-            if seq.block_table.device and self._has_room(step, seq):
-                self._start(step, seq)
+    def _grow_table(self, step: Step, seq: Sequence) -> None:
+        if seq.num_tokens > self._blocks.capacity(seq.block_table):
+            step.num_old_blocks.setdefault(seq, len(seq.block_table.device))
+            self._blocks.grow(seq, seq.num_tokens)
 
     def _break_deadlock(self, step: Step) -> None:
         """The first to arrive that has blocks is granted tokens, whoever must give way."""
-        first = next(iter(self._lifecycle.running or self._lifecycle.resuming), None)
-        if first is None:
+        lifecycle = self._lifecycle
+        able = sorted([*lifecycle.running, *lifecycle.paused], key=lambda seq: seq.arrival_index)
+        if not able:
             return
-        others = [seq for seq in self._residents() if seq is not first]
-        while not self._blocks.has_room(first):
-            self._preempt(step, others.pop())
-        if first.row is None:
-            self._start(step, first)
-        else:
-            self._advance(step, first)
+        first, others = able[0], able[1:]
+        others += [seq for seq in [*lifecycle.swapped, *lifecycle.held] if seq.block_table.device]
+        while self._blocks.num_free == 0 and first.num_computed_tokens >= self._blocks.capacity(first.block_table):
+            self._memory.give_way(step, others.pop())
+        self._admission.grant_anyway(step, first)
 
-    def _admit(self, step: Step) -> None:
-        seq = self._next_waiting(step)
-        num_reserved = 0 if seq is None else sum(map(self._num_lacking, self._residents()))
-        while seq is not None and self._make_place(step, seq, num_reserved):
-            self._start(step, seq)
-            num_reserved += self._num_lacking(seq)
-            seq = self._next_waiting(step)
+    def _pause_denied(self, step: Step) -> None:
+        """Sequences that could have emitted a token, or that yield, and got nothing, are paused in place.
 
-    def _share_out_rest(self, step: Step) -> None:
-        """What nobody could use in the first turn goes round among the prompts until budget, blocks or prompts end."""
-        wanting = [seq for seq in step.prefills if seq.row is not None]
-        while step.budget and wanting:
-            wanting = [seq for seq in wanting if self._advance(step, seq)]
-
-    def _advance(self, step: Step, seq: Sequence) -> bool:
-        """Grant `seq` one turn's tokens, or as many as it lacks and budget and blocks allow. False if that is none."""
-        table = seq.block_table
-        start = seq.num_computed_tokens + seq.num_scheduled_tokens
-        end = min(start + min(self._turn, step.budget), seq.num_tokens, self._blocks.max_capacity(table))
-        if end <= start:
-            return False
-        if end > self._blocks.capacity(table):
-            step.num_old_blocks.setdefault(seq, len(table.device))
-            self._blocks.grow(table, end)
-        step.grant(seq, end - start)
-        return True
-
-    def _start(self, step: Step, seq: Sequence) -> None:
-        self._lifecycle.start(seq, step.now)
-        step.started.append(seq)
-        step.prefills.append(seq)
-        self._advance(step, seq)
-
-    def _has_room(self, step: Step, claimant: Sequence) -> bool:
-        """True if a block is left for the next token of `claimant`, after preempting for it if need be."""
-        if self._blocks.has_room(claimant):
-            return True
-        for victim in self._victims(step, claimant):
-            self._preempt(step, victim)
-            if victim is claimant or self._blocks.num_free:
-                return victim is not claimant
-        return False
-
-    def _victims(self, step: Step, claimant: Sequence) -> abc.Iterator[Sequence]:
-        while self._lifecycle.held:
-            yield self._lifecycle.held[-1]
-        offered = {seq.key: seq for seq in self._residents() if not seq.num_scheduled_tokens}
-        standing = self._lifecycle.policy.standing()
-        for view in self._preemption.victims(tuple(offered.values()), claimant, standing, step.now):
-            victim = offered.pop(view.key, None)
-            if victim is None:
-                raise PolicyFaultError(f"the preemption policy chose {view.key}, which it was not offered")
-            yield victim
-
-    def _preempt(self, step: Step, victim: Sequence) -> None:
-        # A held sequence was not getting any further, so taking its blocks cannot start a back and forth.
-        step.has_preempted = step.has_preempted or victim.hold_reason is None
-        self._lifecycle.preempt(victim, step.now)
-
-    def _residents(self) -> list[Sequence]:
-        """The sequences that have blocks and are not held, in order of arrival."""
-        residents = [*self._lifecycle.running, *self._lifecycle.resuming]
-        return sorted(residents, key=lambda seq: seq.arrival_index)
-
-    def _next_waiting(self, step: Step) -> Sequence | None:
-        if not (step.budget and self._lifecycle.rows.num_free):
-            return None
-        view = self._lifecycle.policy.select(step.now)
-        if view is None:
-            return None
-        seq = self._lifecycle.by_generation.get(view.key.generation_id)
-        if seq is None or seq.status is not SequenceStatus.WAITING:
-            raise PolicyFaultError(f"the scheduling policy selected {view.key}, which is not waiting")
-        return seq
-
-    def _make_place(self, step: Step, seq: Sequence, num_reserved: int) -> bool:
-        """True if `seq` may be admitted beside `num_reserved` reserved blocks, taking those of held ones if need be."""
-        if not self._config.enable_chunked_prefill and seq.num_tokens > step.budget:
-            return False
-        held = self._lifecycle.held
-        num_missing = num_reserved + self._num_lacking(seq) - self._blocks.num_free
-        if num_missing > sum(len(victim.block_table.device) for victim in held):
-            return False
-        while num_missing > 0:
-            num_missing -= len(held[-1].block_table.device)
-            self._preempt(step, held[-1])
-        return True
-
-    def _num_lacking(self, seq: Sequence) -> int:
-        """Blocks that `seq` still needs for its known tokens and the growth reserve."""
-        num_tokens = min(seq.num_tokens + self._config.growth_reserve_tokens, seq.max_num_tokens)
-        return self._blocks.num_blocks(num_tokens) - len(seq.block_table.device)
+        A prompt that only waits for its next turn goes on running: nobody was promised a pace for it.
+        """
+        running = self._lifecycle.running
+        if len(step.granted) == len(running):
+            return
+        for seq in [seq for seq in running if not seq.num_scheduled_tokens]:
+            is_yielding = seq.flow in step.terms.yielding
+            if is_yielding or seq.num_uncomputed_tokens == 1:
+                reason = PauseReason.FAIRNESS if is_yielding else PauseReason.KV_PRESSURE
+                self._lifecycle.pause(seq, reason, step.now)

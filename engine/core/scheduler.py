@@ -1,36 +1,33 @@
 """The scheduler: a pure state machine between the requests and the runner. It owns no thread, clock or tensor.
 
-    add, abort, expire, grant, set_*   at any time
-    plan    -> StepPlan                at most one plan is open
-    commit  -> events                  closes it, with what the runner made of it
+    add, abort, expire, grant, set_*, update_*, calibrate   at any time
+    plan             -> StepPlan   at most one plan is open
+    commit           -> events     closes it, with what the runner made of it
+    complete_copies  -> events     copies that ended while no plan was open
 
 There is no prefill or decode phase: the computed tokens of each sequence catch up with its known tokens, and when they
-have, the step samples one more. Events come out of `abort`, `expire`, `commit` and `fail_all` in the order in which
-they happened, those of `plan`, `grant` and `set_reader_blocked` with the next of these. The states of a sequence are
-described in `lifecycle`, the rules of a plan in `planner`.
+have, the step samples one more. Events come out of `abort`, `expire`, `commit`, `complete_copies` and `fail_all` in the
+order in which they happened, those of other calls with the next of these. The states of a sequence are described in
+`lifecycle`, the rules of a plan in `planner` and `memory`.
 """
 
-from dataclasses import dataclass
+from collections import abc
 
 from engine.core.committer import Committer
 from engine.core.config import SchedulerConfig
+from engine.core.costs import Prices
 from engine.core.errors import DuplicateRequestError, RequestTooLargeError, StaleOutputError
 from engine.core.events import Event
+from engine.core.flow import Path
+from engine.core.guard import GuardedPolicy, GuardedPreemption
 from engine.core.lifecycle import Lifecycle
 from engine.core.plan import StepOutput, StepPlan
 from engine.core.planner import Planner
 from engine.core.policy import PreemptionPolicy, SchedulingPolicy
 from engine.core.sequence import Sequence
 from engine.core.stats import SchedulerStats
-from engine.core.types import FinishReason, Nanos, PriorityClass, Request
-
-
-@dataclass(frozen=True, slots=True)
-class OpenPlan:
-    """A plan that the runner has, with the sequences of its columns."""
-
-    plan: StepPlan
-    granted: list[Sequence]
+from engine.core.step import Step
+from engine.core.types import CopyId, FinishReason, Nanos, PriorityClass, Request
 
 
 class Scheduler:
@@ -38,32 +35,51 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, scheduling: SchedulingPolicy, preemption: PreemptionPolicy) -> None:
         self.config = config
-        self.lifecycle = Lifecycle(config, scheduling)
-        self._planner = Planner(config, self.lifecycle, preemption)
+        self._scheduling = GuardedPolicy(scheduling)
+        self._preemption = GuardedPreemption(preemption)
+        self.lifecycle = Lifecycle(config, self._scheduling)
+        self._planner = Planner(config, self.lifecycle, self._preemption)
         self._committer = Committer(self.lifecycle)
-        self._open: OpenPlan | None = None
-        self._num_plans = 0
+        self._open: tuple[StepPlan, Step] | None = None
+        self._num_open_plans = 0
 
     @property
     def has_unfinished(self) -> bool:
         return bool(self.lifecycle.by_generation)
 
     @property
+    def num_copies_in_flight(self) -> int:
+        """Copies whose completion was not told yet."""
+        return len(self.lifecycle.blocks.in_flight)
+
+    @property
+    def policy_fault(self) -> str | None:
+        """Which policy failed and was replaced by the order of arrival, and how; None if none did."""
+        return self._scheduling.fault or self._preemption.fault
+
+    @property
     def open_sequences(self) -> tuple[Sequence, ...]:
         """The sequences of the open plan, those included that ended meanwhile; empty if no plan is open."""
-        return () if self._open is None else tuple(self._open.granted)
+        return () if self._open is None else tuple(self._open[1].granted)
 
     def add(self, request: Request, now: Nanos) -> None:
-        """The request waits for its turn. Raises DuplicateRequestError, or RequestTooLargeError if it can never fit."""
+        """The request waits for its turn. Raises DuplicateRequestError, or RequestTooLargeError if it can never fit.
+
+        One whose deadline would pass while its prompt is computed, even if nobody else were there, ends at once.
+        """
         if request.generation_id in self.lifecycle.by_generation:
             raise DuplicateRequestError(request.generation_id)
         num_tokens = len(request.prompt_token_ids) + request.max_output_tokens
         if num_tokens > self.config.max_request_tokens:
             raise RequestTooLargeError(num_tokens, self.config.max_request_tokens)
-        self.lifecycle.arrive(request, now)
+        seq = self.lifecycle.arrive(request, now)
+        prices = self.lifecycle.prices
+        if request.deadline is not None and prices.are_measured:
+            if now + prices.step.base_ns + prices.step.chunk_ns(0, seq.num_prompt_tokens) > request.deadline:
+                self.lifecycle.finish(seq, FinishReason.DEADLINE, now)
 
     def abort(self, generation_id: str, reason: FinishReason, now: Nanos) -> list[Event]:
-        """The request has ended, if it had not. Blocks that the open plan uses are free once it is committed."""
+        """The request has ended, if it had not. Blocks that the open plan or a copy uses are free once that ends."""
         seq = self.lifecycle.by_generation.get(generation_id)
         if seq is not None:
             self.lifecycle.finish(seq, reason, now)
@@ -82,17 +98,17 @@ class Scheduler:
         return None if seq is None else seq.expires_at
 
     def plan(self, now: Nanos) -> StepPlan | None:
-        """The next step, which is open until `commit`; None if no sequence may get tokens.
+        """The next step, which is open until `commit`; None if there is nothing to compute and no copy to begin.
 
         Call `expire` with the same `now` first: a request that is late is then never computed.
         """
         assert self._open is None, "the last plan was not committed"
         step = self._planner.plan(now)
-        if not step.granted:
+        if not step.granted and not self.lifecycle.copies:
             return None
-        self._num_plans += 1
-        plan = step.to_plan(self._num_plans, self.lifecycle.rows.take_stopped())
-        self._open = OpenPlan(plan, step.granted)
+        self._num_open_plans += 1
+        plan = step.to_plan(self._num_open_plans, self.lifecycle.rows, self.lifecycle.take_copies())
+        self._open = plan, step
         return plan
 
     def commit(self, output: StepOutput, now: Nanos) -> list[Event]:
@@ -100,19 +116,28 @@ class Scheduler:
 
         Raises StaleOutputError, and changes nothing, if `output` does not answer the open plan.
         """
-        open_plan = self._open
-        if open_plan is None or open_plan.plan.step_id != output.step_id:
+        if self._open is None or self._open[0].step_id != output.step_id:
             raise StaleOutputError(f"step {output.step_id} is not the open plan's")
-        plan = open_plan.plan
+        plan, step = self._open
         for row, samples in zip(plan.rows, plan.samples, strict=True):
             if samples and not output.accepted.get(row) and row not in output.errors:
                 raise StaleOutputError(f"step {output.step_id} has no result for row {row}, which samples")
+        self._check_copies(output.completed_copies)
         self._open = None
-        self._committer.commit(zip(open_plan.granted, plan.samples, strict=True), output, now)
-        return self.lifecycle.take_events()
+        self._committer.commit(step, plan.samples, output, now)
+        return self._complete(output.completed_copies, now)
+
+    def complete_copies(self, copy_ids: abc.Iterable[CopyId], now: Nanos) -> list[Event]:
+        """These copies have ended. Raises StaleOutputError, and changes nothing, if one was not under way."""
+        copy_ids = tuple(copy_ids)
+        self._check_copies(copy_ids)
+        return self._complete(copy_ids, now)
 
     def fail_all(self, error: str, now: Nanos) -> list[Event]:
-        """Every request has ended with `error`, and no plan is open: the runner lost its state."""
+        """Every request has ended with `error`, and no plan is open: the runner lost its state.
+
+        Copies that are under way still end one by one, and keep their blocks until then.
+        """
         self._open = None
         for seq in tuple(self.lifecycle.by_generation.values()):
             self.lifecycle.finish(seq, FinishReason.ERROR, now, error)
@@ -135,16 +160,67 @@ class Scheduler:
         """The request belongs to another class from `now` on. Nothing happens if it has ended."""
         seq = self.lifecycle.by_generation.get(generation_id)
         if seq is not None:
-            seq.priority_class = priority_class
+            self.lifecycle.set_class(seq, priority_class, now)
+
+    def update_nodes(self, updates: abc.Iterable[tuple[Path, float, int]]) -> None:
+        """Path of ids, weight and policy revision of nodes: govern queued and running work from the next plan on.
+
+        Older revisions than the one known change nothing. Raises ValueError where a weight is not finite and above 0.
+        """
+        updates = tuple(updates)
+        for path, weight, _ in updates:
+            if not 0 < weight < float("inf"):
+                raise ValueError(f"the weight of {'/'.join(path)} must be finite and above 0, not {weight}")
+        self.lifecycle.flows.update_weights(updates)
+
+    def update_classes(self, classes: abc.Iterable[PriorityClass], revision: int) -> None:
+        """Settings of classes, likewise."""
+        self.lifecycle.flows.update_classes(classes, revision)
+
+    def calibrate(self, prices: Prices, now: Nanos) -> None:
+        """What steps and copies take was measured anew."""
+        self.lifecycle.prices = prices
+
+    def set_scheduling_policy(self, policy: SchedulingPolicy, now: Nanos) -> None:
+        """`policy`, which is new, orders queued and running work from the next plan on.
+
+        It takes over the newest counters that it understands, of the last policy or, where that one did not count, of
+        one before it; if there are none it begins without.
+        """
+        self._scheduling.replace(policy, now)
+        self.lifecycle.demands.touch_all(self.lifecycle.flows.all())
+
+    def set_preemption_policy(self, policy: PreemptionPolicy) -> None:
+        """`policy` ranks victims from the next plan on."""
+        self._preemption.replace(policy)
 
     def stats(self) -> SchedulerStats:
         """The state of this moment. Costs O(tenants)."""
-        tenants = self.lifecycle.tenants.stats(self.lifecycle.policy.standing())
+        lifecycle = self.lifecycle
+        tenants = lifecycle.flows.stats(self._scheduling.standing)
         return SchedulerStats(
             num_running=sum(tenant.num_running for tenant in tenants),
             num_waiting=sum(tenant.num_waiting for tenant in tenants),
             num_paused=sum(tenant.num_paused for tenant in tenants),
-            num_free_blocks=self.lifecycle.blocks.num_free,
-            num_preemptions=self.lifecycle.num_preemptions,
+            num_swapped=sum(tenant.num_swapped for tenant in tenants),
+            num_swapping=sum(tenant.num_swapping for tenant in tenants),
+            num_free_blocks=lifecycle.blocks.num_free,
+            num_fenced_blocks=lifecycle.blocks.num_fenced,
+            num_free_host_blocks=lifecycle.blocks.host_pool.num_free,
+            num_preemptions=lifecycle.num_preemptions,
+            num_pauses=lifecycle.num_pauses,
+            num_swaps=lifecycle.num_swaps,
+            prices=lifecycle.prices,
+            policy_fault=self.policy_fault,
             tenants=tenants,
         )
+
+    def _check_copies(self, copy_ids: tuple[CopyId, ...]) -> None:
+        in_flight = self.lifecycle.blocks.in_flight
+        if len(set(copy_ids)) != len(copy_ids) or any(copy_id not in in_flight for copy_id in copy_ids):
+            raise StaleOutputError(f"copies {copy_ids} are not all under way")
+
+    def _complete(self, copy_ids: abc.Iterable[CopyId], now: Nanos) -> list[Event]:
+        for copy_id in copy_ids:
+            self.lifecycle.complete_copy(copy_id, now)
+        return self.lifecycle.take_events()

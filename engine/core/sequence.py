@@ -6,12 +6,12 @@
 from dataclasses import dataclass, field
 
 from engine.core.events import Timings, Usage
-from engine.core.tenant import Tenant
+from engine.core.flow import Flow
 from engine.core.types import (
     BlockId,
     FinishReason,
+    HostBlockId,
     Nanos,
-    PathNode,
     PauseReason,
     PriorityClass,
     Request,
@@ -23,9 +23,13 @@ from engine.core.types import (
 
 @dataclass(slots=True)
 class BlockTable:
-    """The KV blocks of one sequence, in token order. Written by BlockManager only."""
+    """The KV blocks of one sequence, in token order: first those on the device, then those on the host.
+
+    Written by BlockManager only.
+    """
 
     device: list[BlockId] = field(default_factory=list)
+    host: list[HostBlockId] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -76,13 +80,15 @@ class Sequence:
     num_computed_tokens   of these, whose keys and values are in the cache
     num_scheduled_tokens  tokens of the plan being made or open
     num_regained_tokens   tokens below this mark were computed before a preemption: computing them again is lost work
-    row                   the row of the runner's batch; RUNNING sequences have one
+    wants                 it is unfinished and not held
+    num_seizures          preemptions of the kind that `max_preemptions` limits
+    resident_since        number of the plan in which it last came in
+    row                   the row of the runner's batch; RUNNING sequences have one, PAUSED ones may
     """
 
     request: Request
     arrival_index: int
-    tenant: Tenant
-    priority_class: PriorityClass
+    flow: Flow
     granted_output_tokens: int
     timeline: Timeline
     status: SequenceStatus
@@ -95,19 +101,21 @@ class Sequence:
     num_regained_tokens: int = 0
     num_recomputed_tokens: int = 0
     num_preemptions: int = 0
+    num_seizures: int = 0
+    resident_since: int = 0
     row: int | None = None
     reader_blocked: bool = False
+    wants: bool = False
     block_table: BlockTable = field(default_factory=BlockTable)
 
     @classmethod
-    def of(cls, request: Request, arrival_index: int, tenant: Tenant) -> "Sequence":
+    def of(cls, request: Request, arrival_index: int, flow: Flow) -> "Sequence":
         """The sequence of a request that has just arrived."""
         granted = request.granted_output_tokens
         return cls(
             request=request,
             arrival_index=arrival_index,
-            tenant=tenant,
-            priority_class=request.priority_class,
+            flow=flow,
             granted_output_tokens=request.max_output_tokens if granted is None else granted,
             timeline=Timeline(request.arrived_at),
             status=SequenceStatus.WAITING,
@@ -118,12 +126,25 @@ class Sequence:
 
     @property
     def tenant_id(self) -> TenantId:
-        return self.tenant.id
+        return self.flow.account.id
 
     @property
-    def path(self) -> tuple[PathNode, ...]:
-        """With the weights of the newest policy revision."""
-        return self.tenant.path
+    def priority_class(self) -> PriorityClass:
+        return self.flow.priority_class
+
+    @property
+    def num_device_blocks(self) -> int:
+        return len(self.block_table.device)
+
+    @property
+    def num_cached_prompt_tokens(self) -> int:
+        """0: there is no prefix cache yet."""
+        return 0
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Known tokens whose keys and values are not in the cache: 1 of a sequence that decodes."""
+        return self.num_tokens - self.num_computed_tokens
 
     @property
     def arrived_at(self) -> Nanos:
@@ -165,7 +186,7 @@ class Sequence:
         """What the sequence consumed so far."""
         return Usage(
             num_prompt_tokens=min(self.num_prompt_tokens, max(self.num_computed_tokens, self.num_regained_tokens)),
-            num_cached_prompt_tokens=0,
+            num_cached_prompt_tokens=self.num_cached_prompt_tokens,
             num_output_tokens=self.num_output_tokens,
             num_recomputed_tokens=self.num_recomputed_tokens,
             num_preemptions=self.num_preemptions,

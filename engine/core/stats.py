@@ -2,17 +2,24 @@
 
 from dataclasses import dataclass
 
+from engine.core.costs import Prices
 from engine.core.types import PathNode, TenantId
 
 
 @dataclass(frozen=True, slots=True)
 class TenantStats:
-    """One tenant now, and the tokens it was served since it was first seen.
+    """One tenant now, and what it was served since it was first seen.
 
+    path                   its nodes with the weights in force
     num_prefill_tokens     prompt tokens computed for the first time
     num_output_tokens      tokens emitted
     num_recomputed_tokens  tokens computed again after a preemption: lost work, charged to nobody
-    standing               the scheduling policy's counter, higher is more over-served
+    num_borrowed_tokens    prompt and output tokens that it got while it yielded, because nobody else could use them
+    num_preemptions        times that a sequence lost blocks, by swap or recomputation
+    num_pauses             times that a sequence was denied the step but kept its blocks
+    num_swaps_out, num_swaps_in, num_copied_blocks   copies to and from the host, and the blocks that they moved
+    wait_ns                time that its requests have waited for their first step, of those that got there
+    standing               the scheduling policy's measure of how over-served it is, per node of the path; () if none
     """
 
     tenant_id: TenantId
@@ -20,19 +27,41 @@ class TenantStats:
     num_running: int
     num_waiting: int
     num_paused: int
+    num_swapped: int
+    num_swapping: int
     num_prefill_tokens: int
     num_output_tokens: int
     num_recomputed_tokens: int
-    standing: float
+    num_borrowed_tokens: int
+    num_preemptions: int
+    num_pauses: int
+    num_swaps_out: int
+    num_swaps_in: int
+    num_copied_blocks: int
+    num_device_blocks: int
+    wait_ns: int
+    standing: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """Sequences by state, the pool, and one entry per known tenant in order of tenant id."""
+    """Sequences by state, the pools, and one entry per known tenant in order of tenant id.
+
+    num_fenced_blocks  device blocks that are being copied out: neither free nor usable
+    policy_fault       which policy was replaced by the order of arrival, and why; None if none was
+    """
 
     num_running: int
     num_waiting: int
     num_paused: int
+    num_swapped: int
+    num_swapping: int
     num_free_blocks: int
+    num_fenced_blocks: int
+    num_free_host_blocks: int
     num_preemptions: int
+    num_pauses: int
+    num_swaps: int
+    prices: Prices
+    policy_fault: str | None
     tenants: tuple[TenantStats, ...]

@@ -3,53 +3,111 @@
 The planner fills it, `to_plan` freezes it into what the runner gets. Knows no policy and takes no decision.
 """
 
+from collections import abc
 from dataclasses import dataclass, field
 
-from engine.core.plan import RowStart, StepPlan
+from engine.core.flow import Flow
+from engine.core.plan import BlockCopy, RowStart, StepPlan
+from engine.core.policy import Terms
+from engine.core.rows import Rows
 from engine.core.sequence import Sequence
 from engine.core.types import Nanos
 
 
 @dataclass(slots=True)
 class Step:
-    """The step that is planned at `now`. Written by Planner.
+    """The step that is planned at `now`. Written by Planner and its parts.
 
     budget         tokens that may still be granted
     granted        sequences that were granted tokens, in order
-    started        of these, the ones that took their row in this step
-    prefills       running sequences with more than one token to compute, in the order in which they get their turns
     num_old_blocks of each sequence whose table grew, the blocks that it had before
+    flows          flows that were granted tokens
+    passed         heads that found no room
+    served_classes classes whose turn is over
+    has_preempted  blocks were taken from a sequence that was not held
+    num_context    keys that the decodes of this step read
     """
 
     now: Nanos
     budget: int
+    terms: Terms = Terms()
     granted: list[Sequence] = field(default_factory=list)
-    started: list[Sequence] = field(default_factory=list)
-    prefills: list[Sequence] = field(default_factory=list)
     num_old_blocks: dict[Sequence, int] = field(default_factory=dict)
+    flows: dict[Flow, None] = field(default_factory=dict)
+    passed: list[Sequence] = field(default_factory=list)
+    served_classes: set[str] = field(default_factory=set)
     has_preempted: bool = False
+    num_decodes: int = 0
+    num_context: int = 0
+
+    def grant_decodes(self, seqs: abc.Sequence[Sequence]) -> None:
+        """Each of `seqs` computes its one uncomputed token; its blocks hold it."""
+        num_by_flow: dict[Flow, int] = {}
+        num_context = 0
+        for seq in seqs:
+            seq.num_scheduled_tokens = 1
+            num_context += seq.num_tokens
+            flow = seq.flow
+            num_by_flow[flow] = num_by_flow.get(flow, 0) + 1
+        for flow, num_decodes in num_by_flow.items():
+            flow.num_satisfied += num_decodes
+            for node in flow.nodes:
+                node.num_planned_output_tokens += num_decodes
+        self.granted += seqs
+        self.flows.update(dict.fromkeys(num_by_flow))
+        self.budget -= len(seqs)
+        self.num_decodes += len(seqs)
+        self.num_context += num_context
 
     def grant(self, seq: Sequence, num_tokens: int) -> None:
-        """`seq` computes `num_tokens` more in this step; its blocks hold them."""
+        """`seq` computes `num_tokens` more of its prompt in this step; its blocks hold them."""
         if not seq.num_scheduled_tokens:
             self.granted.append(seq)
         seq.num_scheduled_tokens += num_tokens
         self.budget -= num_tokens
+        flow = seq.flow
+        self.flows[flow] = None
+        is_complete = seq.num_scheduled_tokens == seq.num_uncomputed_tokens
+        flow.num_satisfied += is_complete
+        num_lost = max(0, min(num_tokens, seq.num_regained_tokens - seq.num_computed_tokens))
+        for node in flow.nodes:
+            node.num_planned_prefill_tokens += num_tokens - num_lost
+            node.num_planned_output_tokens += is_complete
 
-    def to_plan(self, step_id: int, stopped: tuple[int, ...]) -> StepPlan:
+    def revoke(self, seq: Sequence) -> None:
+        """The decode of `seq` was not granted after all."""
+        self.granted.remove(seq)
+        self.num_old_blocks.pop(seq, None)  # its next row begins with all its blocks
+        seq.num_scheduled_tokens = 0
+        self.budget += 1
+        self.num_decodes -= 1
+        self.num_context -= seq.num_tokens
+        seq.flow.num_satisfied -= 1
+        for node in seq.flow.nodes:
+            node.num_planned_output_tokens -= 1
+
+    def forget_planned(self) -> None:
+        """What this step planned is charged, or the next plan begins: it counts provisionally no more."""
+        for flow in self.flows:
+            for node in flow.nodes:
+                node.num_planned_prefill_tokens = node.num_planned_output_tokens = 0
+
+    def to_plan(self, step_id: int, rows: Rows, copies: tuple[BlockCopy, ...]) -> StepPlan:
         """What the runner gets. `granted` is in the order of the plan's columns afterwards."""
         self.granted = granted = _decodes_first(self.granted)
-        started = frozenset(self.started)
-        grown = [item for item in self.num_old_blocks.items() if item[0] not in started]
+        started = [seq for seq in granted if not rows.is_known(_row(seq))]
+        grown = [item for item in self.num_old_blocks.items() if rows.is_known(_row(item[0]))]
+        stopped = rows.tell([_row(seq) for seq in started])
         return StepPlan(
             step_id=step_id,
             stopped=stopped,
-            started=tuple([_row_start(seq) for seq in self.started]),
+            started=tuple([_row_start(seq) for seq in started]),
             new_blocks=tuple([(_row(seq), tuple(seq.block_table.device[num_old:])) for seq, num_old in grown]),
             rows=tuple([_row(seq) for seq in granted]),
             starts=tuple([seq.num_computed_tokens for seq in granted]),
             num_tokens=tuple([seq.num_scheduled_tokens for seq in granted]),
             samples=tuple([seq.num_computed_tokens + seq.num_scheduled_tokens == seq.num_tokens for seq in granted]),
+            copies=copies,
         )
 
 
@@ -64,11 +122,17 @@ def _row_start(seq: Sequence) -> RowStart:
     return RowStart(
         row=_row(seq),
         key=seq.key,
-        token_ids=(*seq.request.prompt_token_ids, *seq.output_token_ids),
+        token_ids=known_token_ids(seq),
         num_prompt_tokens=seq.num_prompt_tokens,
         block_ids=tuple(seq.block_table.device),
         sampling=seq.request.sampling,
     )
+
+
+def known_token_ids(seq: Sequence) -> abc.Sequence[int]:
+    """Prompt and output so far. A prompt that nothing was emitted for is passed on as it is."""
+    prompt = seq.request.prompt_token_ids
+    return (*prompt, *seq.output_token_ids) if seq.output_token_ids else prompt
 
 
 def _row(seq: Sequence) -> int:

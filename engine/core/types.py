@@ -11,6 +11,12 @@ Nanos = NewType("Nanos", int)
 BlockId = NewType("BlockId", int)
 """Index of a KV block in the device pool."""
 
+HostBlockId = NewType("HostBlockId", int)
+"""Index of a KV block in the host pool."""
+
+CopyId = NewType("CopyId", int)
+"""One copy between the pools, from the plan that starts it to its completion."""
+
 TenantId = NewType("TenantId", str)
 """The path of node ids from organization to team, joined by `/`: the unit of weight and accounting."""
 
@@ -23,11 +29,15 @@ class SequenceKey(NamedTuple):
 
 
 class SequenceStatus(Enum):
-    """Where a sequence stands. PAUSED keeps its device blocks and gets no tokens."""
+    """Where a sequence stands. PAUSED keeps its device blocks and gets no tokens; the SWAP states have blocks on the
+    host, and those that are being copied are *fenced*: nobody may use them until the copy is complete."""
 
     WAITING = "waiting"
     RUNNING = "running"
     PAUSED = "paused"
+    SWAPPING_OUT = "swapping_out"
+    SWAPPED = "swapped"
+    SWAPPING_IN = "swapping_in"
     FINISHED = "finished"
 
 
@@ -43,9 +53,13 @@ class FinishReason(Enum):
 
 
 class PauseReason(Enum):
-    """Why a sequence gets no tokens although it has work. QUOTA and READER hold it whatever the policy says."""
+    """Why a sequence gets no tokens although it has work. QUOTA and READER hold it whatever the policy says.
+
+    FAIRNESS: others are served first, and took the step, the row or the blocks that it would have used.
+    """
 
     KV_PRESSURE = "kv_pressure"
+    FAIRNESS = "fairness"
     QUOTA = "quota"
     READER = "reader"
 
@@ -54,6 +68,7 @@ class PreemptionMode(Enum):
     """What happened to the blocks of a preempted sequence."""
 
     PAUSE = "pause"
+    SWAP = "swap"
     RECOMPUTE = "recompute"
 
 

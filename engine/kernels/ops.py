@@ -46,4 +46,6 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 def store_kv(kv_cache: Tensor, kv: Tensor, slot_mapping: Tensor) -> None:
-    kv_cache.view(-1, *kv.shape[1:]).index_copy_(0, slot_mapping, kv)
+    num_slots = (kv_cache.shape[0] - 1) * (kv_cache.stride(0) // kv_cache.stride(1)) + kv_cache.shape[1]
+    token_size = kv_cache.stride(1)
+    kv_cache.as_strided((num_slots, *kv.shape[1:]), (token_size, kv.shape[2], 1)).index_copy_(0, slot_mapping, kv)

@@ -33,13 +33,13 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 
 def store_kv(kv_cache: Tensor, kv: Tensor, slot_mapping: Tensor) -> None:
-    """Write each token's keys and values into its slot, block * S + offset.
+    """Write each token's keys and values into its slot, block * P + offset, where blocks begin P >= S slots apart.
 
     kv_cache [B, S, 2, KH, D], written in place · kv [T, 2 * KH, D], keys before values · slot_mapping [T] int64
     """
-    block_size = kv_cache.shape[1]
+    block_slots = kv_cache.stride(0) // kv_cache.stride(1)
     for token, slot in enumerate(slot_mapping.tolist()):
-        kv_cache[slot // block_size, slot % block_size] = kv[token].view(kv_cache.shape[2:])
+        kv_cache[slot // block_slots, slot % block_slots] = kv[token].view(kv_cache.shape[2:])
 
 
 def paged_attention(

@@ -72,7 +72,7 @@ class AttentionPlanner:
     def __init__(self, model: LoadedModel, kv_cache: KvCache, rows: RowTable) -> None:
         self._kv_cache = kv_cache
         self._rows = rows
-        self._block_size = kv_cache.blocks.shape[2]
+        self._block_size = kv_cache.gathered.shape[1]
         self._num_shared = model.config.num_queries_per_kv_head
         self._dtype = model.dtype
         self._device = model.device

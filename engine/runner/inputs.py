@@ -10,6 +10,7 @@ from torch import Tensor
 from engine.core.plan import StepPlan
 from engine.model.forward_batch import ForwardBatch
 from engine.runner.attention_planner import AttentionPlanner, Chunks
+from engine.runner.kv_cache import KvCache
 from engine.runner.row_table import RowTable
 
 
@@ -29,10 +30,11 @@ class StepInputs:
 class InputBuilder:
     """Reads the tokens and blocks of one table of rows."""
 
-    def __init__(self, rows: RowTable, planner: AttentionPlanner, block_size: int, device: torch.device) -> None:
+    def __init__(self, rows: RowTable, planner: AttentionPlanner, kv_cache: KvCache, device: torch.device) -> None:
         self._rows = rows
         self._planner = planner
-        self._block_size = block_size
+        self._block_size = kv_cache.gathered.shape[1]
+        self._block_slots = kv_cache.block_slots
         self._device = device
 
     def build(self, plan: StepPlan) -> StepInputs:
@@ -52,7 +54,7 @@ class InputBuilder:
         batch = ForwardBatch(
             token_ids=self._tensor(self._rows.token_ids[row_by_token, positions]),
             positions=self._tensor(positions),
-            slot_mapping=self._tensor(blocks * self._block_size + in_block),
+            slot_mapping=self._tensor(blocks * self._block_slots + in_block),
             attention=self._planner.plan(chunks),
             sampled_index=self._tensor((chunks.offsets + num_tokens - 1)[samples]),
         )

@@ -1,17 +1,23 @@
-"""Executes a step's plan: one forward pass over all its chunks, then sampling. Owns the rows and the KV cache.
+"""Executes a step's plan: one forward pass over all its chunks, then sampling, while blocks change pools beside it.
 
-Everything it keeps between steps is written here and in `RowTable.apply`. It never decides who runs.
+Owns the rows and the KV cache. Everything it keeps between steps is written here, in `RowTable.apply` and, by another
+thread, in the blocks that are being copied. It never decides who runs.
 """
+
+from collections import abc
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from engine.calibration import CopyTiming
 from engine.core.config import SchedulerConfig
 from engine.core.plan import RowStart, StepOutput, StepPlan
-from engine.core.types import BlockId, SamplingParams, SequenceKey
+from engine.core.types import BlockId, CopyId, SamplingParams, SequenceKey
 from engine.model.info import LoadedModel
 from engine.runner.attention_planner import AttentionPlanner
+from engine.runner.block_copier import BlockCopier
 from engine.runner.inputs import InputBuilder, StepInputs
 from engine.runner.kv_cache import KvCache
 from engine.runner.logprobs import token_logprobs
@@ -34,19 +40,30 @@ class ModelRunner:
         self._rows = RowTable(config)
         self._penalties = PenaltyTable(config.max_num_seqs, model.config.vocabulary_size, model.device)
         planner = AttentionPlanner(model, self.kv_cache, self._rows)
-        self._inputs = InputBuilder(self._rows, planner, config.block_size, model.device)
+        self._inputs = InputBuilder(self._rows, planner, self.kv_cache, model.device)
+        self._copier = BlockCopier(self.kv_cache)
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepOutput:
-        """Every sampled row is in `accepted`, or in `errors` if its logits are not finite, which harms no other row."""
-        self._rows.apply(plan)
-        self._penalties.start(plan.started)
-        if not plan.rows:
-            return StepOutput(plan.step_id)
-        inputs = self._inputs.build(plan)
-        self.kv_cache.clear(inputs.entered_blocks)
-        logits = self._model.module(inputs.batch, self.kv_cache.blocks)
-        return self._sample(plan.step_id, logits, inputs)
+        """Every sampled row is in `accepted`, or in `errors` if its logits are not finite, which harms no other row.
+
+        Raises CopyFailedError where a copy of this or an earlier plan did.
+        """
+        self._copier.start(plan.copies)
+        output = self._compute(plan)
+        completed_copies = self.take_completed()
+        return replace(output, completed_copies=completed_copies) if completed_copies else output
+
+    def take_completed(self) -> tuple[CopyId, ...]:
+        """The copies that have ended and were not told of yet. Raises CopyFailedError."""
+        return self._copier.take_completed()
+
+    def take_copy_timings(self) -> tuple[CopyTiming, ...]:
+        """What the copies took that have ended since the last call."""
+        return self._copier.take_timings()
+
+    def wake_on_completion(self, wake: abc.Callable[[], object]) -> None:
+        """From now on `wake` is called after each copy, on another thread: there is something to take."""
+        self._copier.on_completed = wake
 
     def warm_up(self) -> None:
         """Compute a prompt and a token with invented input, so that no request pays for what happens only once.
@@ -61,6 +78,17 @@ class ModelRunner:
         start = RowStart(0, SequenceKey("", 0), (0,) * num_tokens, num_tokens, block_ids, SamplingParams())
         self.execute(StepPlan(0, (), (start,), (), (0,), (0,), (num_tokens,), (True,)))
         self.execute(StepPlan(0, (), (), (), (0,), (num_tokens,), (1,), (True,)))
+
+    @torch.inference_mode()
+    def _compute(self, plan: StepPlan) -> StepOutput:
+        self._rows.apply(plan)
+        self._penalties.start(plan.started)
+        if not plan.rows:
+            return StepOutput(plan.step_id)
+        inputs = self._inputs.build(plan)
+        self.kv_cache.clear(inputs.entered_blocks)
+        logits = self._model.module(inputs.batch, self.kv_cache.layers)
+        return self._sample(plan.step_id, logits, inputs)
 
     def _sample(self, step_id: int, logits: Tensor, inputs: StepInputs) -> StepOutput:
         rows = inputs.sampled_rows

@@ -166,10 +166,12 @@ def response_from_update(update: Update, arrived_unix_ns: int) -> pb.GenerateRes
 
 _MODES = {
     PreemptionMode.PAUSE: pb.PREEMPTION_MODE_PAUSE,
+    PreemptionMode.SWAP: pb.PREEMPTION_MODE_SWAP,
     PreemptionMode.RECOMPUTE: pb.PREEMPTION_MODE_RECOMPUTE,
 }
 _PAUSE_REASONS = {
     PauseReason.KV_PRESSURE: pb.PAUSE_REASON_KV_PRESSURE,
+    PauseReason.FAIRNESS: pb.PAUSE_REASON_FAIRNESS,
     PauseReason.QUOTA: pb.PAUSE_REASON_QUOTA,
     PauseReason.READER: pb.PAUSE_REASON_READER,
 }

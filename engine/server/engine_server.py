@@ -5,23 +5,27 @@ torch keeps per thread (its compute threads, the CUDA context) is made where it 
 """
 
 import asyncio
+import os
 from collections import abc
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
 
 import grpc
 import structlog
 from grpc_health.v1 import health_pb2_grpc
 
-from engine.core.policy import PreemptionPolicy, SchedulingPolicy
 from engine.core.scheduler import Scheduler
 from engine.core.types import FinishReason
-from engine.loop import Delivery, EngineLoop, Stop
+from engine.decision_log import DecisionLog, Driven, LogHeader, PolicyChoice, RecordedScheduler
+from engine.errors import SettingsError
+from engine.loop import Delivery, EngineLoop, Policies, Stop
+from engine.plugins import PolicyError, check_pair
 from engine.server.backend import Backend
 from engine.server.intake import Engine, Intake
 from engine.server.listener import bind, parse_address
 from engine.server.servicer import EngineServicer
-from engine.settings import EngineSettings
+from engine.settings import EngineSettings, policy_options
 from engine.telemetry import Tracing
 
 log = structlog.get_logger(__name__)
@@ -36,18 +40,18 @@ SERVER_OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Policies:
-    """The two plug-ins."""
-
-    scheduling: SchedulingPolicy
-    preemption: PreemptionPolicy
+__all__ = ["EngineServer", "Policies", "deliver"]
 
 
 class EngineServer:
     """Its methods are called in the order listen, open, drain, close; close alone is fine at any time after listen."""
 
     def __init__(self, settings: EngineSettings, policies: Policies, tracing: Tracing | None) -> None:
+        """Raises SettingsError where the two policies do not go together."""
+        try:
+            check_pair(policies.scheduling, policies.preemption)
+        except PolicyError as error:
+            raise SettingsError("preemption_policy", f"cannot be taken: {error}") from error
         self._settings = settings
         self._policies = policies
         self._intake = Intake(tracing)
@@ -55,6 +59,7 @@ class EngineServer:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self._loop: EngineLoop | None = None
         self._loop_ended: asyncio.Future[None] | None = None
+        self._log_file: TextIO | None = None
 
     async def listen(self) -> str:
         """Answers on the address of the settings, which is returned as clients use it; health says NOT_SERVING.
@@ -70,14 +75,22 @@ class EngineServer:
         return client_address
 
     async def open(self, load: abc.Callable[[], Backend]) -> Backend:
-        """The backend is loaded and requests are served. Raises what `load` raises."""
+        """The backend is loaded and requests are served. Raises what `load` raises, and SettingsError."""
         aio = asyncio.get_running_loop()
+        self._log_file = _open_log(self._settings.decision_log)
         backend = await aio.run_in_executor(self._thread, load)
+        choices = _choices(self._settings)
         scheduler = Scheduler(backend.config, self._policies.scheduling, self._policies.preemption)
-        self._loop = EngineLoop(scheduler, backend.runner, lambda batch: aio.call_soon_threadsafe(deliver, batch))
+        self._loop = EngineLoop(
+            _recorded(scheduler, self._log_file, LogHeader(backend.config, *choices)),
+            backend.runner,
+            lambda batch: aio.call_soon_threadsafe(deliver, batch),
+            policies=self._policies,
+            calibrator=backend.calibrator,
+        )
         self._loop_ended = aio.run_in_executor(self._thread, self._loop.run)
-        names = self._settings.scheduling_policy, self._settings.preemption_policy
-        await self._intake.open(Engine(self._loop, backend.model, backend.config, *names))
+        names, options = zip(*((choice.name, choice.options) for choice in choices), strict=True)
+        await self._intake.open(Engine(self._loop, backend.model, backend.config, *names, *options))
         return backend
 
     async def failure(self) -> BaseException:
@@ -105,6 +118,8 @@ class EngineServer:
             self._loop.submit(Stop())
             await asyncio.wait((self._loop_ended,))
         self._thread.shutdown(wait=False)
+        if self._log_file is not None:
+            self._log_file.close()
 
     async def _cancel_all(self) -> None:
         self._intake.abort_all(FinishReason.CANCELLED)
@@ -113,6 +128,27 @@ class EngineServer:
                 await self._intake.wait_idle()
         except TimeoutError:
             log.warning("requests cut off at the end of the grace time")
+
+
+def _choices(settings: EngineSettings) -> tuple[PolicyChoice, PolicyChoice]:
+    return (
+        PolicyChoice(settings.scheduling_policy, policy_options("scheduling_option", settings.scheduling_option)),
+        PolicyChoice(settings.preemption_policy, policy_options("preemption_option", settings.preemption_option)),
+    )
+
+
+def _open_log(path: Path | None) -> TextIO | None:
+    """A new file for its owner only: it names tenants. Raises SettingsError."""
+    if path is None:
+        return None
+    try:
+        return open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode=0o600))
+    except OSError as error:
+        raise SettingsError("decision_log", f"cannot be written: {error.strerror}") from error
+
+
+def _recorded(scheduler: Scheduler, file: TextIO | None, header: LogHeader) -> Driven:
+    return scheduler if file is None else RecordedScheduler(scheduler, DecisionLog(file, header))
 
 
 def deliver(deliveries: list[Delivery]) -> None:

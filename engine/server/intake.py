@@ -7,7 +7,7 @@ final message is written and a disconnected client's blocks are free before the 
 import asyncio
 import time
 from collections import abc
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,6 +16,7 @@ from grpc_health.v1 import health, health_pb2
 from engine.core.config import SchedulerConfig
 from engine.core.events import Event, Finished
 from engine.core.types import FinishReason, Nanos, Request
+from engine.decision_log import PolicyChoice
 from engine.errors import DrainingError, NotReadyError, RefusedError
 from engine.loop import Abort, EngineLoop, Refused, Submit, Update
 from engine.server.convert import Limits
@@ -32,13 +33,23 @@ HEALTH_SERVICES = ("", "evenflow.engine.v1.EngineService")
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What is being served, once the model is loaded."""
+    """What is being served, once the model is loaded, and by which policies; their options as they were given."""
 
     loop: EngineLoop
     model: "ModelInfo"
     config: SchedulerConfig
     scheduling_policy: str
     preemption_policy: str
+    scheduling_options: abc.Mapping[str, str] = field(default_factory=dict)
+    preemption_options: abc.Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def policies(self) -> tuple[PolicyChoice, PolicyChoice]:
+        """Scheduling and preemption, as they were asked for."""
+        return (
+            PolicyChoice(self.scheduling_policy, self.scheduling_options),
+            PolicyChoice(self.preemption_policy, self.preemption_options),
+        )
 
     @property
     def limits(self) -> Limits:
@@ -88,6 +99,15 @@ class Intake:
         self._engine = engine
         for service in HEALTH_SERVICES:
             await self.health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    def note_policies(self, scheduling: PolicyChoice | None, preemption: PolicyChoice | None) -> None:
+        """The engine has switched to these; None: no switch."""
+        engine = self.engine
+        if scheduling is not None:
+            engine = replace(engine, scheduling_policy=scheduling.name, scheduling_options=scheduling.options)
+        if preemption is not None:
+            engine = replace(engine, preemption_policy=preemption.name, preemption_options=preemption.options)
+        self._engine = engine
 
     async def close(self) -> None:
         """No request enters any more; those inside go on. Idempotent."""

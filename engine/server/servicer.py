@@ -15,8 +15,19 @@ from engine.core.errors import DuplicateRequestError, RequestTooLargeError
 from engine.core.events import Finished
 from engine.core.types import Nanos
 from engine.errors import InvalidFieldError, NotReadyError, RefusedError
-from engine.loop import LoopStats, ReadStats, Refusal, Refused, Update
-from engine.server import convert, figures
+from engine.loop import (
+    Command,
+    LoopStats,
+    Outlet,
+    ReadStats,
+    Refusal,
+    Refused,
+    SetPolicies,
+    Update,
+    UpdateClasses,
+    UpdateNodes,
+)
+from engine.server import convert, figures, policy_messages
 from engine.server.intake import Call, Intake
 from engine.server.status import status_of
 from evenflow.engine.v1 import engine_pb2 as pb
@@ -25,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["EngineService"].full_name
 START_TIMEOUT_S = 30.0
-STATS_TIMEOUT_S = 30.0  # the longest step that a loop may take and still answer
+ANSWER_TIMEOUT_S = 30.0  # the longest step that a loop may take and still answer
 TRACE_KEYS = frozenset({"traceparent", "tracestate"})
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -48,7 +59,7 @@ def _refusals_become_statuses(method: "Method[[T, Context], bytes | None]") -> "
 
 
 class EngineServicer:
-    """The service's four methods, bytes in and bytes out; a refusal becomes the call's status."""
+    """The service's methods, bytes in and bytes out; a refusal becomes the call's status."""
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
@@ -69,6 +80,9 @@ class EngineServicer:
                 "Generate": grpc.stream_stream_rpc_method_handler(self.generate),
                 "GetModelInfo": grpc.unary_unary_rpc_method_handler(self.get_model_info),
                 "GetStats": grpc.unary_unary_rpc_method_handler(self.get_stats),
+                "SetSchedulingPolicy": grpc.unary_unary_rpc_method_handler(self.set_scheduling_policy),
+                "UpdateNodes": grpc.unary_unary_rpc_method_handler(self.update_nodes),
+                "UpdateClasses": grpc.unary_unary_rpc_method_handler(self.update_classes),
                 "Drain": grpc.unary_unary_rpc_method_handler(self.drain),
             },
         )
@@ -98,15 +112,40 @@ class EngineServicer:
     async def get_stats(self, data: bytes, _context: Context) -> bytes:
         """The figures between two steps."""
         convert.parse(pb.GetStatsRequest, data)
+        stats = await self._ask(ReadStats)
+        assert isinstance(stats, LoopStats), "what ReadStats is answered with"
         engine = self._intake.engine
-        reply = Reply()
-        engine.loop.submit(ReadStats(reply))
-        try:
-            async with asyncio.timeout(STATS_TIMEOUT_S):
-                stats = await reply.stats
-        except TimeoutError:
-            raise NotReadyError("the engine does not answer") from None
-        return figures.stats_to_pb(engine, stats, is_draining=self._intake.is_closed).SerializeToString()
+        # Thousands of tenants take longer than other calls should have to wait.
+        response = await asyncio.to_thread(figures.stats_to_pb, engine, stats, is_draining=self._intake.is_closed)
+        return response.SerializeToString()
+
+    @_refusals_become_statuses
+    async def set_scheduling_policy(self, data: bytes, _context: Context) -> bytes:
+        """The engine decides by the policies that the message names, or could."""
+        request = convert.parse(pb.SetSchedulingPolicyRequest, data)
+        engine = self._intake.engine
+        switch = await asyncio.to_thread(policy_messages.load_switch, request, engine.policies)
+        if not request.validate_only:
+            # The engine switches even if the caller has gone away meanwhile, and then its names must be the new ones.
+            await asyncio.shield(asyncio.ensure_future(self._switch(switch)))
+        return pb.SetSchedulingPolicyResponse(
+            previous_name=engine.scheduling_policy, previous_preemption_name=engine.preemption_policy
+        ).SerializeToString()
+
+    @_refusals_become_statuses
+    async def update_nodes(self, data: bytes, _context: Context) -> bytes:
+        """The weights hold from the next step on."""
+        updates = policy_messages.node_updates_from_pb(convert.parse(pb.UpdateNodesRequest, data))
+        self._intake.engine.loop.submit(UpdateNodes(updates))
+        return pb.UpdateNodesResponse().SerializeToString()
+
+    @_refusals_become_statuses
+    async def update_classes(self, data: bytes, _context: Context) -> bytes:
+        """The classes hold from the next step on."""
+        request = convert.parse(pb.UpdateClassesRequest, data)
+        classes = policy_messages.classes_from_pb(request)
+        self._intake.engine.loop.submit(UpdateClasses(classes, request.revision))
+        return pb.UpdateClassesResponse().SerializeToString()
 
     @_refusals_become_statuses
     async def drain(self, data: bytes, _context: Context) -> bytes:
@@ -116,6 +155,25 @@ class EngineServicer:
         await self._intake.close()
         await self._intake.wait_idle()
         return pb.DrainResponse(finished_count=self._intake.num_finished - num_before).SerializeToString()
+
+    async def _switch(self, switch: policy_messages.PolicySwitch) -> None:
+        choices = switch.scheduling_choice, switch.preemption_choice
+        await self._ask(lambda reply: SetPolicies(reply, switch.scheduling, switch.preemption, *choices))
+        self._intake.note_policies(*choices)
+        log.info("policies switched", scheduling=choices[0], preemption=choices[1])
+
+    async def _ask(self, command: abc.Callable[[Outlet], Command]) -> Update:
+        """The engine thread's answer to a command, which comes between two steps. Raises what it refuses with."""
+        reply = Reply()
+        self._intake.engine.loop.submit(command(reply))
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                answer = await reply.update
+        except TimeoutError:
+            raise NotReadyError("the engine does not answer") from None
+        if isinstance(answer, Refused):
+            raise answer.error
+        return answer
 
     async def _enter(self, context: Context) -> Call:
         try:
@@ -142,15 +200,15 @@ class EngineServicer:
 
 
 class Reply:
-    """The outlet of one ReadStats command."""
+    """The outlet of one command that is answered once."""
 
     def __init__(self) -> None:
-        self.stats: asyncio.Future[LoopStats] = asyncio.get_running_loop().create_future()
+        self.update: asyncio.Future[Update] = asyncio.get_running_loop().create_future()
 
     def put(self, update: Update, _at: Nanos) -> None:
         """`update` is the answer, unless nobody waits for it any more."""
-        if isinstance(update, LoopStats) and not self.stats.done():
-            self.stats.set_result(update)
+        if not self.update.done():
+            self.update.set_result(update)
 
 
 async def _write_updates(call: Call, context: Context) -> Refusal | None:

@@ -36,6 +36,7 @@ class Identified(Protocol):
 
 
 Record = TypeVar("Record", bound=Identified)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,16 @@ class Backend:
         """The record that `statement` changed, in force here. `field` is where the request holds the resource."""
         record = await self.read(statement, field)
         if not change.validate_only:
-            with suppress(store_errors.DatabaseUnavailableError):  # it is committed; the cache's own polling catches up
-                await self.cache.refresh()
+            await self.catch_up()
         return record
 
-    async def read(self, statement: abc.Awaitable[Record], field: str = "") -> Record:
-        """The record that `statement` returns. Raises GatewayError for what the store refuses."""
+    async def catch_up(self) -> None:
+        """What was committed is in force here."""
+        with suppress(store_errors.DatabaseUnavailableError):  # it is committed; the cache's own polling catches up
+            await self.cache.refresh()
+
+    async def read(self, statement: abc.Awaitable[Result], field: str = "") -> Result:
+        """What `statement` returns. Raises GatewayError for what the store refuses."""
         try:
             return await statement
         except store_errors.StoreError as error:

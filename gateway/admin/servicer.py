@@ -5,6 +5,7 @@ Whoever gets here is a platform administrator: the interceptors let nobody else 
 
 # ruff: noqa: N802 - the names are the protocol's
 
+import asyncio
 from collections import abc
 
 import grpc
@@ -13,6 +14,7 @@ from evenflow.admin.v1 import admin_pb2 as pb
 from evenflow.admin.v1.admin_pb2_grpc import AdminServiceServicer, add_AdminServiceServicer_to_server
 from gateway.admin.api_keys import AbortKey, ApiKeys
 from gateway.admin.backend import Backend
+from gateway.admin.engines import Engine, Engines
 from gateway.admin.organizations import Organizations
 from gateway.admin.pagination import PageTokens
 from gateway.admin.quota_policies import QuotaPolicies
@@ -32,7 +34,8 @@ Context = grpc.aio.ServicerContext[object, object]
 class AdminServicer(AdminServiceServicer):
     """The service over one database. Page tokens are signed with a key derived from `pepper`.
 
-    `status` collects the figures of the parts; `abort_key` cancels what a key has running on this gateway.
+    `status` collects the figures of the parts, `engines` are those that policies can be set on; `abort_key` cancels
+    what a key has running on this gateway.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class AdminServicer(AdminServiceServicer):
         *,
         status: abc.Callable[[], abc.Awaitable[SystemReport]],
         abort_key: AbortKey,
+        engines: abc.Sequence[Engine],
     ) -> None:
         backend = Backend(database, tenancy_cache, PageTokens(pepper))
         self._database = database
@@ -52,6 +56,7 @@ class AdminServicer(AdminServiceServicer):
         self._teams = Teams(backend)
         self._api_keys = ApiKeys(backend, pepper, abort_key)
         self._quota_policies = QuotaPolicies(backend)
+        self._engines = Engines(backend, engines)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """`server` offers the service."""
@@ -113,7 +118,14 @@ class AdminServicer(AdminServiceServicer):
         return await self._quota_policies.update(request)
 
     async def GetSystemStatus(self, request: pb.GetSystemStatusRequest, context: Context) -> pb.SystemStatus:
-        return status_to_pb(await self._status(), self._cache.current, await self._schema_revision())
+        report, schema_revision = await self._status(), await self._schema_revision()
+        # Thousands of tenants take longer than other calls should have to wait.
+        return await asyncio.to_thread(status_to_pb, report, self._cache.current, schema_revision)
+
+    async def SetSchedulingPolicy(
+        self, request: pb.SetSchedulingPolicyRequest, context: Context
+    ) -> pb.SetSchedulingPolicyResponse:
+        return await self._engines.set_scheduling_policy(request)
 
     async def _schema_revision(self) -> str:
         """Empty while the database cannot tell."""

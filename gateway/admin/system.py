@@ -1,27 +1,27 @@
 """The state of the whole system: from the gateway's report to the resource that `evenflow status` shows."""
 
 from importlib.metadata import version
-from uuid import UUID
 
 from google.protobuf.duration_pb2 import Duration
 
 from evenflow.admin.v1 import admin_pb2 as pb
-from gateway.status import EngineReport, SystemReport, TenantStats
+from gateway.status import EngineReport, EngineStats, SystemReport, TenantStats
 from gateway.store.snapshot import TenancySnapshot
+
+PRICED_TOKENS = 1000
 
 
 def status_to_pb(report: SystemReport, snapshot: TenancySnapshot, schema_revision: str) -> pb.SystemStatus:
     """`report` with the tenants' names as `snapshot` has them."""
-    uptime = Duration()
-    uptime.FromMilliseconds(round(report.uptime_s * 1000))
     return pb.SystemStatus(
         version=version("evenflow"),
-        uptime=uptime,
+        uptime=_duration(report.uptime_s),
         store_reachable=report.is_store_reachable,
         policy_revision=report.policy_revision,
         schema_revision=schema_revision,
         engines=[_engine_to_pb(engine, snapshot) for engine in report.engines],
         live_requests=report.num_live_requests,
+        metrics_address=report.metrics_address,
     )
 
 
@@ -47,12 +47,33 @@ def _engine_to_pb(report: EngineReport, snapshot: TenancySnapshot) -> pb.EngineS
         mean_step_ms=stats.mean_step_ms,
         tenants=[_tenant_to_pb(tenant, snapshot) for tenant in stats.tenants],
         draining=stats.is_draining,
+        swapping=stats.num_swapping,
+        fenced_device_blocks=stats.num_fenced_device_blocks,
+        free_host_blocks=stats.num_free_host_blocks,
+        num_host_blocks=stats.num_host_blocks,
+        scheduling_options=stats.scheduling_options,
+        preemption_options=stats.preemption_options,
+        preemption_mode=stats.preemption_mode,
+        policy_fault=stats.policy_fault,
+        num_swaps=stats.num_swaps,
+        num_pauses=stats.num_pauses,
+        preemption_prices=_prices_to_pb(stats),
+    )
+
+
+def _prices_to_pb(stats: EngineStats) -> pb.PreemptionPrices:
+    prices = stats.prices
+    num_blocks = -(-PRICED_TOKENS // stats.block_size) if stats.block_size else 0
+    return pb.PreemptionPrices(
+        swap=_duration(prices.swap_s(num_blocks)) if stats.num_host_blocks else None,
+        recompute=_duration(prices.recompute_s(PRICED_TOKENS)),
+        measured=prices.are_measured,
     )
 
 
 def _tenant_to_pb(stats: TenantStats, snapshot: TenancySnapshot) -> pb.TenantStatus:
     return pb.TenantStatus(
-        team=_team_name(stats.path, snapshot),
+        team=snapshot.team_name(stats.path),
         weight=stats.weight,
         running=stats.num_running,
         waiting=stats.num_waiting,
@@ -60,13 +81,23 @@ def _tenant_to_pb(stats: TenantStats, snapshot: TenancySnapshot) -> pb.TenantSta
         output_tokens=stats.num_output_tokens,
         recomputed_tokens=stats.num_recomputed_tokens,
         standing=stats.standing,
+        paused=stats.num_paused,
+        swapped=stats.num_swapped + stats.num_swapping,
+        borrowed_tokens=stats.num_borrowed_tokens,
+        num_pauses=stats.num_pauses,
+        num_swaps_out=stats.num_swaps_out,
+        num_swaps_in=stats.num_swaps_in,
+        copied_bytes=stats.copied_bytes,
+        wait=_duration(stats.wait_s),
+        served_work=stats.served_work,
+        share=stats.share,
+        weight_share=stats.weight_share,
+        lead=stats.lead,
+        device_blocks=stats.num_device_blocks,
     )
 
 
-def _team_name(path: tuple[str, ...], snapshot: TenancySnapshot) -> str:
-    """The engine knows teams by id; one that this gateway does not know yet keeps its ids."""
-    try:
-        team = snapshot.teams[UUID(path[-1])]
-    except (KeyError, ValueError, IndexError):
-        return "/".join(path)
-    return f"organizations/{team.organization.slug}/teams/{team.slug}"
+def _duration(length_s: float) -> Duration:
+    duration = Duration()
+    duration.FromMicroseconds(round(length_s * 1e6))
+    return duration

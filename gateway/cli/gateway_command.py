@@ -24,6 +24,9 @@ GraceFlag = Annotated[str | None, typer.Option("--drain-grace-s", help="Seconds 
 RpcsFlag = Annotated[str | None, typer.Option("--max-concurrent-rpcs", help="Calls taken at once.")]
 LedgerFlag = Annotated[str | None, typer.Option("--ledger-capacity", help="Usage events that may wait for Postgres.")]
 ReaderFlag = Annotated[str | None, typer.Option("--reader-buffer-tokens", help="Tokens held for a slow client.")]
+MetricsFlag = Annotated[
+    str | None, typer.Option("--metrics-listen", help="HOST:PORT on loopback for Prometheus; default a free one; off.")
+]
 
 
 @command
@@ -38,6 +41,7 @@ def gateway(
     max_concurrent_rpcs: RpcsFlag = None,
     ledger_capacity: LedgerFlag = None,
     reader_buffer_tokens: ReaderFlag = None,
+    metrics_listen: MetricsFlag = None,
 ) -> None:
     """Serve tenants through engines that run already, until SIGTERM.
 
@@ -57,6 +61,7 @@ def gateway(
         max_concurrent_rpcs=max_concurrent_rpcs,
         ledger_capacity=ledger_capacity,
         reader_buffer_tokens=reader_buffer_tokens,
+        metrics_listen=metrics_listen,
     )
     asyncio.run(serve(settings))
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import keys, orgs, quota_policies, teams
+from gateway.cli import engines, keys, orgs, quota_policies, teams
 from gateway.cli.chat import chat
 from gateway.cli.command import command
 from gateway.cli.demo import demo
@@ -44,6 +44,7 @@ def build_app(plugins: abc.Iterable[EntryPoint]) -> typer.Typer:
     app.add_typer(teams.app, name="teams")
     app.add_typer(keys.app, name="keys")
     app.add_typer(quota_policies.app, name="quota-policies")
+    app.add_typer(engines.app, name="engines")
     own = {info.name for info in app.registered_commands} | {group.name for group in app.registered_groups}
     for plugin in sorted(plugins, key=lambda plugin: plugin.name):
         if plugin.name not in own:

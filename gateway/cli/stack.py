@@ -39,7 +39,7 @@ WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - recog
 class StackSettings:
     """`environment` is what the parts get; its EVENFLOW_DATABASE_URL takes an outside database.
 
-    `engine_flags` are passed to `evenflow engine` as they are.
+    `engine_flags` are passed to `evenflow engine` as they are, `gateway_flags` to `evenflow gateway`.
     """
 
     data_dir: DataDir
@@ -47,6 +47,7 @@ class StackSettings:
     listen: str
     environment: abc.Mapping[str, str]
     engine_flags: tuple[str, ...] = ()
+    gateway_flags: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -110,7 +111,7 @@ class Stack:
 
     def _gateway_part(self, database_url: str) -> ProcessPart:
         settings = self.settings
-        flags = ("--listen", settings.listen, "--engine", settings.engine_address)
+        flags = ("--listen", settings.listen, "--engine", settings.engine_address, *settings.gateway_flags)
         # The URL may hold a password: not on the command line, which every user of the machine can read.
         own = {"EVENFLOW_DATABASE_URL": database_url, "EVENFLOW_DATA_DIR": str(settings.data_dir.path)}
         return ProcessPart(

@@ -2,12 +2,26 @@
 
 from datetime import timedelta
 
+from google.protobuf.duration_pb2 import Duration
 from rich.table import Table
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.command import Admin, admin_command
+from gateway.cli.engines import policy_text
 from gateway.cli.output import OutputFormat, OutputOption, new_table, print_data, stdout, to_data
 from gateway.cli.references import short
+
+MAX_TENANTS = 50
+NOW_HEADINGS = ("TEAM", "WEIGHT", "SHARE", "FAIR", "LEAD", "RUNNING", "WAITING", "PAUSED", "SWAPPED")
+NOW_LEGEND = (
+    "share: of the work that all teams were served; fair: the share by weight;\n"
+    "lead: work by weight ahead of the least served sibling that has work"
+)
+TOTAL_HEADINGS = ("TEAM", "PROMPT", "OUTPUT", "LOST", "BORROWED", "WAITED", "PAUSES", "SWAPS")
+TOTAL_LEGEND = (
+    "since the engine began, in tokens; lost: computed again after a preemption;\n"
+    "borrowed: served while others had precedence and no use for it"
+)
 
 
 @admin_command
@@ -21,12 +35,15 @@ def status(admin: Admin, output: OutputOption = OutputFormat.TABLE) -> None:
     parts = Table(box=None, show_header=False, pad_edge=False)
     parts.add_row("gateway", f"{admin.connection.address}, {_gateway_text(report)}")
     parts.add_row("store", _store_text(report))
+    if report.metrics_address:
+        parts.add_row("metrics", f"http://{report.metrics_address}/metrics")
     for engine in report.engines:
-        parts.add_row("engine", _engine_text(engine))
+        parts.add_row("engine", "\n".join(_engine_lines(engine)))
     console.print(parts)
     for engine in report.engines:
-        if engine.tenants:
-            console.print(_tenant_table(engine))
+        for table, legend in _tenant_tables(engine):
+            console.print(table)
+            console.print(legend)
 
 
 def _gateway_text(report: pb.SystemStatus) -> str:
@@ -39,31 +56,80 @@ def _store_text(report: pb.SystemStatus) -> str:
     return f"{reachable}, schema {report.schema_revision or 'unknown'}, policy revision {report.policy_revision}"
 
 
-def _engine_text(engine: pb.EngineStatus) -> str:
+def _engine_lines(engine: pb.EngineStatus) -> list[str]:
     if not engine.reachable:
-        return f"{engine.address}: NOT REACHABLE"
+        return [f"{engine.address}: NOT REACHABLE"]
+    scheduling = policy_text(engine.scheduling_policy, dict(engine.scheduling_options))
+    preemption = policy_text(engine.preemption_policy, dict(engine.preemption_options))
+    requests = {
+        "running": engine.running,
+        "waiting": engine.waiting,
+        "paused": engine.paused,
+        "swapped": engine.swapped,
+        "changing pools": engine.swapping,
+    }
+    lines = [
+        f"{engine.model} at {engine.address}{', draining' if engine.draining else ''}",
+        f"policy {scheduling}, preemption {preemption}",
+        ", ".join(f"{number} {state}" for state, number in requests.items()),
+        _pools_text(engine),
+        f"{engine.num_steps} steps of {engine.mean_step_ms:.1f} ms, {engine.num_preemptions} preemptions,"
+        f" {engine.num_swaps} swaps, {engine.num_pauses} pauses",
+        _prices_text(engine),
+    ]
+    if engine.policy_fault:
+        lines.insert(2, f"POLICY REPLACED by the order of arrival: {engine.policy_fault}")
+    return lines
+
+
+def _pools_text(engine: pb.EngineStatus) -> str:
     used = engine.num_device_blocks - engine.free_device_blocks
-    return "\n".join(
-        (
-            f"{engine.model} at {engine.address}{', draining' if engine.draining else ''}",
-            f"policy {engine.scheduling_policy}, preemption {engine.preemption_policy}",
-            f"{engine.running} running, {engine.waiting} waiting, {engine.paused} paused, {engine.swapped} swapped",
-            f"{used} of {engine.num_device_blocks} blocks of {engine.block_size} tokens in use",
-            f"{engine.num_steps} steps of {engine.mean_step_ms:.1f} ms, {engine.num_preemptions} preemptions",
-        )
+    text = f"{used} of {engine.num_device_blocks} blocks of {engine.block_size} tokens in use"
+    if engine.fenced_device_blocks:
+        text += f", {engine.fenced_device_blocks} being copied"
+    if engine.num_host_blocks:
+        text += f"; {engine.num_host_blocks - engine.free_host_blocks} of {engine.num_host_blocks} on the host"
+    return text
+
+
+def _prices_text(engine: pb.EngineStatus) -> str:
+    prices = engine.preemption_prices
+    swap = f"{_ms(prices.swap)} out and in" if prices.HasField("swap") else "no host pool"
+    how = {"auto": "the cheaper is taken", "swap": "always swapped", "recompute": "always computed again"}
+    return (
+        f"preempting 1000 tokens costs: swap {swap}, compute again {_ms(prices.recompute)}"
+        f" ({how.get(engine.preemption_mode, engine.preemption_mode)}{'' if prices.measured else ', not measured yet'})"
     )
 
 
-def _tenant_table(engine: pb.EngineStatus) -> Table:
-    table = new_table("TEAM", "WEIGHT", "RUNNING", "WAITING", "PROMPT", "OUTPUT", "RECOMPUTED", "STANDING")
-    table.caption = "prompt, output, recomputed: tokens since the engine began"
-    for tenant in engine.tenants:
-        figures = (
-            tenant.running,
-            tenant.waiting,
-            tenant.prefill_tokens,
-            tenant.output_tokens,
-            tenant.recomputed_tokens,
-        )
-        table.add_row(short(tenant.team), f"{tenant.weight:g}", *map(str, figures), f"{tenant.standing:.0f}")
-    return table
+def _ms(length: Duration) -> str:
+    return f"{length.ToMicroseconds() / 1000:.1f} ms"
+
+
+def _tenant_tables(engine: pb.EngineStatus) -> list[tuple[Table, str]]:
+    """What teams have now and what they have had, each with its legend; those first that were served most.
+
+    Empty where there is no team.
+    """
+    shown = sorted(engine.tenants, key=lambda tenant: -tenant.served_work)[:MAX_TENANTS]
+    if not shown:
+        return []
+    now, total = new_table(*NOW_HEADINGS), new_table(*TOTAL_HEADINGS)
+    for tenant in shown:
+        now.add_row(short(tenant.team), *_now_cells(tenant))
+        total.add_row(short(tenant.team), *_total_cells(tenant))
+    num_left_out = len(engine.tenants) - len(shown)
+    left_out = f"{num_left_out} teams that were served less are not shown\n" if num_left_out else ""
+    return [(now, NOW_LEGEND), (total, left_out + TOTAL_LEGEND)]
+
+
+def _now_cells(tenant: pb.TenantStatus) -> list[str]:
+    shares = f"{tenant.share:.1%}", f"{tenant.weight_share:.1%}"
+    numbers = tenant.running, tenant.waiting, tenant.paused, tenant.swapped
+    return [f"{tenant.weight:g}", *shares, f"{tenant.lead:.0f}", *map(str, numbers)]
+
+
+def _total_cells(tenant: pb.TenantStatus) -> list[str]:
+    tokens = tenant.prefill_tokens, tenant.output_tokens, tenant.recomputed_tokens, tenant.borrowed_tokens
+    waited = f"{tenant.wait.ToMilliseconds() / 1000:.1f} s"
+    return [*map(str, tokens), waited, str(tenant.num_pauses), str(tenant.num_swaps_out)]

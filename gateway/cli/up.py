@@ -16,17 +16,31 @@ if TYPE_CHECKING:
 
 from gateway.cli.command import DataDirOption, command
 from gateway.cli.data_dir import DataDir
+from gateway.cli.errors import UsageError
 from gateway.cli.output import stderr
-from gateway.settings import DEFAULT_LISTEN, check_environment
+from gateway.settings import DEFAULT_LISTEN, check_environment, parse_metrics_listen
 
 ListenOption = Annotated[
     str,
     typer.Option("--listen", envvar="EVENFLOW_GATEWAY_LISTEN", help="HOST:PORT of the gateway; port 0: a free one."),
 ]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-listen",
+        envvar="EVENFLOW_GATEWAY_METRICS_LISTEN",
+        help="HOST:PORT on loopback for Prometheus; unset: a free port; off: none.",
+    ),
+]
 
 
 @command
-def up(context: typer.Context, listen: ListenOption = DEFAULT_LISTEN, data_dir: DataDirOption = None) -> None:
+def up(
+    context: typer.Context,
+    listen: ListenOption = DEFAULT_LISTEN,
+    metrics_listen: MetricsOption = None,
+    data_dir: DataDirOption = None,
+) -> None:
     """Start everything on this machine: database, engine and gateway.
 
     Any other option goes to the engine, such as --model PATH, --scheduling-policy NAME, --max-num-seqs N or
@@ -37,7 +51,9 @@ def up(context: typer.Context, listen: ListenOption = DEFAULT_LISTEN, data_dir: 
     from gateway.cli.running import Session, run_stack
     from gateway.cli.stack import StackSettings, listen_address
 
-    check_environment(os.environ)  # now, rather than when the gateway starts, after database and model
+    # Now, rather than when the gateway starts, after database and model.
+    check_environment(os.environ)
+    gateway_flags = metrics_flags(metrics_listen)
     directory = DataDir.at(data_dir)
     with directory.lock() as lock, directory.socket_dir() as sockets:
         settings = StackSettings(
@@ -46,6 +62,7 @@ def up(context: typer.Context, listen: ListenOption = DEFAULT_LISTEN, data_dir: 
             listen=listen_address(listen),
             environment=os.environ,
             engine_flags=tuple(context.args),
+            gateway_flags=gateway_flags,
         )
         lock.describe(settings.address)
 
@@ -57,6 +74,17 @@ def up(context: typer.Context, listen: ListenOption = DEFAULT_LISTEN, data_dir: 
             await session.supervisor.guard(asyncio.Event().wait())
 
         asyncio.run(run_stack(settings, stderr(), keep_up))
+
+
+def metrics_flags(metrics_listen: str | None) -> tuple[str, ...]:
+    """What the gateway is told. Raises UsageError for what it would refuse."""
+    if metrics_listen is None:
+        return ()
+    try:
+        parse_metrics_listen(metrics_listen)
+    except ValueError as error:
+        raise UsageError(f"--metrics-listen: {error}") from error
+    return "--metrics-listen", metrics_listen
 
 
 def greet(console: Console, settings: "StackSettings", installation: "Installation") -> None:

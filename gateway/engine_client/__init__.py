@@ -1,7 +1,7 @@
 """The gateway's side of the engine's wire: the only user of `evenflow.engine.v1`.
 
-`messages` are the plain values that the rest of the gateway sees, `wire` turns them into protocol messages and back,
-`client` owns the channel and the calls.
+`messages` are the plain values that the rest of the gateway sees, `wire` and `administration` turn them into protocol
+messages and back, `refusals` turns the engine's statuses into errors, `client` owns the channel and the calls.
 """
 
 from gateway.engine_client.client import EngineCall, EngineClient
@@ -17,6 +17,7 @@ from gateway.engine_client.messages import (
     FinishReason,
     ModelInfo,
     Node,
+    NodeUpdate,
     Preempted,
     PriorityClass,
     Resumed,
@@ -39,6 +40,7 @@ __all__ = [
     "Finished",
     "ModelInfo",
     "Node",
+    "NodeUpdate",
     "Preempted",
     "PriorityClass",
     "Resumed",

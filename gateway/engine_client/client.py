@@ -9,27 +9,27 @@ import asyncio
 from collections import abc, deque
 
 import grpc
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
 from evenflow.engine.v1 import engine_pb2 as pb
 from evenflow.engine.v1 import engine_pb2_grpc
-from gateway.engine_client import wire
-from gateway.engine_client.messages import CancelReason, EngineEvent, EngineRequest, Finished, ModelInfo
-from gateway.errors import (
-    ContextLengthError,
-    EngineLostError,
-    ExceedsKvPoolError,
-    FieldViolation,
-    GatewayError,
-    InternalError,
-    InvalidFieldError,
-    NoEngineError,
+from gateway.engine_client import administration, wire
+from gateway.engine_client.messages import (
+    CancelReason,
+    EngineEvent,
+    EngineRequest,
+    Finished,
+    ModelInfo,
+    NodeUpdate,
+    PriorityClass,
 )
-from gateway.status import EngineStats
+from gateway.engine_client.refusals import typed, typed_switch
+from gateway.errors import EngineLostError, InternalError, NoEngineError
+from gateway.status import EngineStats, PolicyChoice, PolicyNames
 
+SERVICE = pb.DESCRIPTOR.services_by_name["EngineService"].full_name
 UNARY_TIMEOUT_S = 10.0
 STATS_TIMEOUT_S = 2.0
+SWITCH_TIMEOUT_S = 5.0  # an administrator's change is open meanwhile, and the engine answers between two steps
 _CHANNEL_OPTIONS = (
     # The engine is ours: a tokenizer may be larger than any limit on what strangers send.
     ("grpc.max_receive_message_length", -1),
@@ -40,11 +40,8 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.client_idle_timeout_ms", 2**31 - 1),
 )
-_FIELD_ERRORS = {
-    "EXCEEDS_KV_POOL": ExceedsKvPoolError,
-    "CONTEXT_LENGTH": ContextLengthError,
-    "INVALID_FIELD": InvalidFieldError,
-}
+# A message of so many nodes is taken between two steps without anybody noticing.
+NODES_PER_MESSAGE = 1000
 
 
 class EngineCall:
@@ -90,7 +87,7 @@ class EngineCall:
                 self._on_refusal()
                 raise NoEngineError from error
             if not is_finished:
-                raise _typed(error, is_answered=is_answered) from error
+                raise typed(error, is_answered=is_answered) from error
         if not is_finished:
             raise EngineLostError
 
@@ -156,6 +153,10 @@ class EngineClient:
         self._refused = asyncio.Event()
         self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._stub: engine_pb2_grpc.EngineServiceAsyncStub = engine_pb2_grpc.EngineServiceStub(self._channel)
+        # Bytes, which are read in a thread: an engine may have thousands of tenants.
+        self._get_stats: grpc.aio.UnaryUnaryMultiCallable[pb.GetStatsRequest, bytes] = self._channel.unary_unary(
+            f"/{SERVICE}/GetStats", request_serializer=pb.GetStatsRequest.SerializeToString
+        )
 
     def generate(self, request: EngineRequest, metadata: abc.Mapping[str, str]) -> EngineCall:
         """Begin a call, which counts as open until it is abandoned; `metadata` carries the trace."""
@@ -172,7 +173,7 @@ class EngineClient:
         try:
             info = await self._stub.GetModelInfo(request, timeout=UNARY_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            raise _typed(error, is_answered=False) from error
+            raise typed(error, is_answered=False) from error
         if info.protocol_version != wire.PROTOCOL_VERSION:
             raise InternalError(
                 f"the engine at {self.address} speaks protocol version {info.protocol_version},"
@@ -189,20 +190,52 @@ class EngineClient:
     async def stats(self) -> EngineStats:
         """The engine's figures now. Raises NoEngineError if it does not answer."""
         try:
-            return wire.stats_from_pb(await self._stub.GetStats(pb.GetStatsRequest(), timeout=STATS_TIMEOUT_S))
+            data = await self._get_stats(pb.GetStatsRequest(), timeout=STATS_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise NoEngineError from error
+        return await asyncio.to_thread(administration.stats_from_bytes, data)
+
+    async def set_policies(self, choice: PolicyChoice, *, validate_only: bool) -> PolicyNames:
+        """The engine decides by `choice`; returns what it decided by before.
+
+        Raises InvalidFieldError for a policy or an option that it cannot take, NoEngineError if it does not answer.
+        """
+        request = administration.switch_to_pb(choice, validate_only=validate_only)
+        try:
+            response = await self._stub.SetSchedulingPolicy(request, timeout=SWITCH_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise typed_switch(error) from error
+        return administration.previous_from_pb(response)
+
+    async def update_nodes(self, updates: abc.Sequence[NodeUpdate]) -> None:
+        """The weights govern what the engine has. Raises NoEngineError if it does not answer."""
+        try:
+            for first in range(0, len(updates), NODES_PER_MESSAGE):
+                request = administration.nodes_to_pb(updates[first : first + NODES_PER_MESSAGE])
+                await self._stub.UpdateNodes(request, timeout=UNARY_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise typed(error, is_answered=False) from error
+
+    async def update_classes(self, classes: abc.Iterable[PriorityClass], revision: int) -> None:
+        """The classes govern what the engine has. Raises NoEngineError if it does not answer."""
+        try:
+            await self._stub.UpdateClasses(administration.classes_to_pb(classes, revision), timeout=UNARY_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise typed(error, is_answered=False) from error
+
+    async def until_disconnected(self) -> None:
+        """Return when the connection that is up now has broken, at once if none is."""
+        state = self._channel.get_state(try_to_connect=True)
+        if state is grpc.ChannelConnectivity.READY:
+            await self._channel.wait_for_state_change(state)
 
     async def until_lost(self) -> None:
         """Return when the connection that is up now has broken, at once if none is; or when a request was turned away.
 
         An engine that turns requests away has few of them open, and would attract all others.
         """
-        state = self._channel.get_state(try_to_connect=True)
-        if state is not grpc.ChannelConnectivity.READY:
-            return
         signs = (
-            asyncio.ensure_future(self._channel.wait_for_state_change(state)),
+            asyncio.ensure_future(self.until_disconnected()),
             asyncio.ensure_future(self._refused.wait()),
         )
         try:
@@ -216,33 +249,3 @@ class EngineClient:
 
     def _note_closed(self) -> None:
         self.num_open_calls -= 1
-
-
-def _typed(error: grpc.aio.AioRpcError, *, is_answered: bool) -> GatewayError:
-    """The error of ours that the engine's status stands for."""
-    info = _error_info(error)
-    field_error = _FIELD_ERRORS.get(info.reason)
-    if field_error is not None:
-        text = error.details() or info.reason
-        field = info.metadata.get("field", "")
-        return field_error(FieldViolation(f"spec.{field}" if field else "spec", text), metadata=dict(info.metadata))
-    if is_answered:
-        return EngineLostError()
-    if info.reason == "PROTOCOL_VERSION":
-        return InternalError(f"the engine refuses this gateway's protocol version: {error.details()}")
-    if error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.ALREADY_EXISTS):
-        return InternalError(f"the engine failed: {error.code().name}: {error.details()}")
-    return NoEngineError()
-
-
-def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo:
-    """The details of the engine's status; empty if it has none that can be read."""
-    info = error_details_pb2.ErrorInfo()
-    try:
-        status = rpc_status.from_call(error)
-    except ValueError:
-        return info
-    for detail in status.details if status is not None else ():
-        if detail.Unpack(info):
-            return info
-    return info

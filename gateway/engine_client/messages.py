@@ -36,6 +36,15 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeUpdate:
+    """The weight of the node at `path`, ids from the organization on, as `revision` set it."""
+
+    path: tuple[str, ...]
+    weight: float
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
 class PriorityClass:
     """Lower `rank` is served first; `min_share` in [0, 1] is kept for the class."""
 

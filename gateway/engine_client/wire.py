@@ -20,7 +20,6 @@ from gateway.engine_client.messages import (
     TokenChunk,
     TokenLogprobs,
 )
-from gateway.status import EngineStats, TenantStats
 
 PROTOCOL_VERSION = 1
 
@@ -97,25 +96,6 @@ def model_info_from_pb(info: pb.GetModelInfoResponse) -> ModelInfo:
     )
 
 
-def stats_from_pb(stats: pb.GetStatsResponse) -> EngineStats:
-    return EngineStats(
-        scheduling_policy=stats.scheduling_policy,
-        preemption_policy=stats.preemption_policy,
-        num_running=stats.running,
-        num_waiting=stats.waiting,
-        num_paused=stats.paused,
-        num_swapped=stats.swapped,
-        num_free_device_blocks=stats.free_device_blocks,
-        num_device_blocks=stats.num_device_blocks,
-        block_size=stats.block_size,
-        num_steps=stats.num_steps,
-        num_preemptions=stats.num_preemptions,
-        mean_step_ms=stats.mean_step_ms,
-        tenants=tuple(_tenant_from_pb(tenant) for tenant in stats.tenants),
-        is_draining=stats.draining,
-    )
-
-
 def _sampling_to_pb(sampling: Sampling) -> pb.Sampling:
     return pb.Sampling(
         temperature=sampling.temperature,
@@ -173,19 +153,6 @@ _FINISH_REASONS = {
     pb.FINISH_REASON_QUOTA: FinishReason.QUOTA,
     pb.FINISH_REASON_ERROR: FinishReason.ERROR,
 }
-
-
-def _tenant_from_pb(tenant: pb.TenantStats) -> TenantStats:
-    return TenantStats(
-        path=tuple(node.id for node in tenant.path),
-        weight=tenant.path[-1].weight if tenant.path else 0.0,
-        num_running=tenant.running,
-        num_waiting=tenant.waiting,
-        num_prefill_tokens=tenant.prefill_tokens,
-        num_output_tokens=tenant.output_tokens,
-        num_recomputed_tokens=tenant.recomputed_tokens,
-        standing=tenant.standing,
-    )
 
 
 def _optional_id(message: pb_message.Message, field: str) -> int | None:

@@ -47,6 +47,7 @@ class TenancyCache:
         self._num_reads = 0
         self._failure: Exception | None = None
         self._wake = asyncio.Event()
+        self._advanced = asyncio.Event()
 
     @property
     def current(self) -> TenancySnapshot:
@@ -79,6 +80,12 @@ class TenancyCache:
                 raise
             self._failure = None
             return self._snapshot
+
+    async def newer_than(self, revision: int) -> TenancySnapshot:
+        """`current` as soon as its revision is above `revision`."""
+        while self._snapshot.revision <= revision:
+            await self._advanced.wait()
+        return self._snapshot
 
     async def run(self) -> None:
         """Keeps `current` fresh until cancelled; never ends on its own, whatever the database does."""
@@ -124,6 +131,8 @@ class TenancyCache:
                 self._snapshot = advance(
                     self._snapshot, await _read_changed(session, self._snapshot.revision, revision)
                 )
+                self._advanced.set()
+                self._advanced = asyncio.Event()
         self._confirmed_at = asked_at
 
 

@@ -112,6 +112,14 @@ class TenancySnapshot:
     organizations: abc.Mapping[UUID, OrganizationRecord]
     classes: abc.Mapping[str, ClassRecord]
 
+    def team_name(self, path: tuple[str, ...]) -> str:
+        """`organizations/acme/teams/search` of the ids that an engine knows; one that is unknown here keeps its ids."""
+        try:
+            team = self.teams[UUID(path[-1])]
+        except (KeyError, ValueError, IndexError):
+            return "/".join(path)
+        return f"organizations/{team.organization.slug}/teams/{team.slug}"
+
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:

@@ -17,8 +17,9 @@ from evenflow.admin.v1.admin_pb2_grpc import AdminServiceStub, add_AdminServiceS
 from gateway.admin.servicer import AdminServicer
 from gateway.auth import Authenticator, LastUsed
 from gateway.bootstrap import bootstrap
+from gateway.errors import FieldViolation, InvalidFieldError, NoEngineError
 from gateway.interceptors import RpcInterceptor
-from gateway.status import EngineReport, EngineStats, SystemReport, TenantStats
+from gateway.status import EngineReport, EngineStats, PolicyChoice, PolicyNames, Prices, SystemReport, TenantStats
 from gateway.store.cache import TenancyCache
 from gateway.store.db import Database
 
@@ -37,6 +38,7 @@ class AdminService:
     database: Database
     authenticator: Authenticator
     aborted_keys: list[UUID] = field(default_factory=list)
+    engines: tuple["RecordingEngine", ...] = ()
 
     @property
     def metadata(self) -> Metadata:
@@ -105,7 +107,8 @@ async def serve_admin(database: Database, database_url: str, data_dir: Path) -> 
 
     authenticator = Authenticator(cache, pepper, LastUsed(database))
     server = grpc.aio.server(interceptors=[RpcInterceptor(authenticator, trace.NoOpTracer())])
-    servicer = AdminServicer(database, cache, pepper, status=status, abort_key=abort_key)
+    engines = RecordingEngine("unix:/e.sock"), RecordingEngine("unix:/gone.sock")
+    servicer = AdminServicer(database, cache, pepper, status=status, abort_key=abort_key, engines=engines)
     add_AdminServiceServicer_to_server(servicer, server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
@@ -115,7 +118,7 @@ async def serve_admin(database: Database, database_url: str, data_dir: Path) -> 
         try:
             async with grpc.aio.insecure_channel(address) as channel:
                 stub = AdminServiceStub(channel)
-                yield AdminService(stub, address, key, data_dir, cache, database, authenticator, aborted)
+                yield AdminService(stub, address, key, data_dir, cache, database, authenticator, aborted, engines)
         finally:
             await server.stop(None)
 
@@ -123,7 +126,92 @@ async def serve_admin(database: Database, database_url: str, data_dir: Path) -> 
 def system_report(cache: TenancyCache) -> SystemReport:
     """One engine, which works for every team there is and one that nobody knows."""
     paths = [(str(team.organization.id), str(team_id)) for team_id, team in cache.current.teams.items()]
-    tenants = tuple(TenantStats(path, 2.0, 1, 3, 100, 40, 5, 12.5) for path in [*paths, ("gone", "away")])
-    stats = EngineStats("vtc", "latest_arrival", 4, 7, 1, 0, 10, 64, 16, 1000, 3, 41.5, tenants, is_draining=False)
-    engines = (EngineReport("unix:/e.sock", "smollm2", stats), EngineReport("unix:/gone.sock", "", None))
-    return SystemReport(90.5, is_store_reachable=True, policy_revision=7, engines=engines, num_live_requests=11)
+    tenants = tuple(tenant_stats(path) for path in [*paths, ("gone", "away")])
+    engines = (
+        EngineReport("unix:/e.sock", "smollm2", engine_stats(tenants)),
+        EngineReport("unix:/gone.sock", "", None),
+    )
+    return SystemReport(
+        90.5,
+        is_store_reachable=True,
+        policy_revision=7,
+        engines=engines,
+        num_live_requests=11,
+        metrics_address="127.0.0.1:9100",
+    )
+
+
+def tenant_stats(path: tuple[str, ...], **figures) -> TenantStats:
+    """A tenant that has had a little of everything."""
+    some = {
+        "weight": 2.0,
+        "num_running": 1,
+        "num_waiting": 3,
+        "num_paused": 1,
+        "num_swapped": 2,
+        "num_swapping": 1,
+        "num_prefill_tokens": 100,
+        "num_output_tokens": 40,
+        "num_recomputed_tokens": 5,
+        "num_borrowed_tokens": 17,
+        "num_pauses": 6,
+        "num_swaps_out": 4,
+        "num_swaps_in": 3,
+        "copied_bytes": 4096,
+        "wait_s": 1.5,
+        "standing": 12.5,
+        "served_work": 180.0,
+        "share": 0.25,
+        "weight_share": 0.5,
+        "lead": 31.0,
+        "num_device_blocks": 9,
+    }
+    return TenantStats(path, **(some | figures))
+
+
+def engine_stats(tenants: tuple[TenantStats, ...] = (), **figures) -> EngineStats:
+    """An engine that is busy."""
+    some = {
+        "scheduling_policy": "fair",
+        "preemption_policy": "over_served",
+        "scheduling_options": {"mode": "strict"},
+        "preemption_options": {},
+        "preemption_mode": "auto",
+        "policy_fault": "",
+        "num_running": 4,
+        "num_waiting": 7,
+        "num_paused": 1,
+        "num_swapped": 0,
+        "num_swapping": 2,
+        "num_free_device_blocks": 10,
+        "num_fenced_device_blocks": 3,
+        "num_device_blocks": 64,
+        "num_free_host_blocks": 20,
+        "num_host_blocks": 32,
+        "block_size": 16,
+        "num_steps": 1000,
+        "num_preemptions": 3,
+        "num_swaps": 2,
+        "num_pauses": 8,
+        "mean_step_ms": 41.5,
+        "prices": Prices(100_000.0, 50_000.0, 0.0, 1e6, 250_000.0, 0.0, 1e6, 0.0, 0.0, are_measured=True),
+        "is_draining": False,
+    }
+    return EngineStats(tenants=tenants, **(some | figures))
+
+
+class RecordingEngine:
+    """Takes every policy but those named `bad`; what it was told is in `told`. `is_away`: from the next switch on."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.told: list[tuple[PolicyChoice, bool]] = []
+        self.is_away = False
+
+    async def set_policies(self, choice: PolicyChoice, *, validate_only: bool) -> PolicyNames:
+        if choice.scheduling_policy == "bad":
+            raise InvalidFieldError(FieldViolation("scheduling_policy", "cannot be taken"))
+        if self.is_away and not validate_only:
+            raise NoEngineError
+        self.told.append((choice, validate_only))
+        return PolicyNames("fair", "over_served")

@@ -26,3 +26,17 @@ async def test_figures_of_the_gateway_and_the_store_are_told(service: AdminServi
     assert status.uptime.ToMilliseconds() == 90_500
     assert status.schema_revision == head_revision()
     assert (status.store_reachable, status.policy_revision, status.live_requests) == (True, 7, 11)
+
+
+async def test_what_preemption_costs_and_did_is_told_by_engine_and_tenant(service: AdminService):
+    status = await service.call(service.stub.GetSystemStatus, pb.GetSystemStatusRequest())
+
+    engine, tenant = status.engines[0], status.engines[0].tenants[0]
+    # 63 blocks of 16 tokens hold 1,000: 150 microseconds each way and block, and 250 microseconds a token.
+    assert engine.preemption_prices.swap.ToMicroseconds() == 63 * 150
+    assert engine.preemption_prices.recompute.ToMicroseconds() == 250_000
+    assert dict(engine.scheduling_options) == {"mode": "strict"}
+    assert (engine.swapping, engine.fenced_device_blocks, engine.num_swaps, engine.num_pauses) == (2, 3, 2, 8)
+    assert (tenant.share, tenant.weight_share, tenant.lead) == (0.25, 0.5, 31.0)
+    assert (tenant.num_pauses, tenant.num_swaps_out, tenant.num_swaps_in, tenant.borrowed_tokens) == (6, 4, 3, 17)
+    assert (tenant.copied_bytes, tenant.wait.ToMilliseconds()) == (4096, 1500)

@@ -20,7 +20,7 @@ from evenflow.inference.v1.generation_pb2_grpc import (
 
 @dataclass
 class InferenceServer(GenerationServiceServicer):
-    """Answers with `pieces`, then ends; or goes on for ever; or refuses with a reason and a wait."""
+    """Answers with `pieces`, preempted after each, then ends; or goes on for ever; or refuses with reason and wait."""
 
     pieces: abc.Sequence[str] = ("Hello", ", you")
     token_ids: abc.Sequence[abc.Sequence[int]] = ((1,), (2,))
@@ -40,6 +40,8 @@ class InferenceServer(GenerationServiceServicer):
         try:
             for piece, ids in zip(self.pieces, self.token_ids, strict=False):
                 yield pb.StreamGenerateResponse(token_delta=pb.TokenDelta(text=piece, token_ids=ids))
+                yield pb.StreamGenerateResponse(preempted=pb.Preempted(reason="fairness", mode="swap"))
+                yield pb.StreamGenerateResponse(resumed=pb.Resumed())
             self.has_begun.set()
             if self.is_endless:
                 await asyncio.Event().wait()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from evenflow.admin.v1.admin_pb2 import TenantStatus
 from evenflow.inference.v1.generation_pb2_grpc import GenerationServiceStub
 from gateway.cli.demo.command import demo_environment
 from gateway.cli.demo.screen import live_lines, print_plan, print_report, print_verdict
@@ -137,22 +138,23 @@ def test_share_of_requests_is_read_from_the_sorted_waits():
 
 
 async def test_report_sets_the_policies_side_by_side(clients: Clients):
-    runs = {policy: Run(clients, SMALL) for policy in ("fcfs", "vtc")}
-    for policy, wait_s in (("fcfs", 30.0), ("vtc", 1.5)):
+    runs = {policy: Run(clients, SMALL) for policy in ("fcfs", "fair")}
+    for policy, wait_s in (("fcfs", 30.0), ("fair", 1.5)):
         chat, batch = runs[policy].experiences[CHAT], runs[policy].experiences[BATCH]
         chat.first_tokens_s, chat.finished_s = [wait_s], 50.0
         batch.num_prompt_tokens, batch.num_output_tokens, batch.finished_s = 3000, 1000, 40.0
+    runs["fair"].figures = {BATCH: TenantStatus(num_pauses=12, num_swaps_out=3, recomputed_tokens=7)}
     shown = io.StringIO()
     console = Console(file=shown, width=200)
 
     print_plan(console, SMALL)
     print_report(console, runs)
-    print_verdict(console, runs["fcfs"], runs["vtc"])
+    print_verdict(console, runs)
 
     text = shown.getvalue()
-    for expected in ("30.00 s", "within 1.50 s", "100 tokens a second instead of 100", "50.00 s"):
+    for expected in ("30.00 s", "within 1.50 s", "100 tokens a second instead of 100", "50.00 s", "12 / 3 / 7"):
         assert expected in text
-    assert len(live_lines("vtc", runs["vtc"])) == 2
+    assert len(live_lines("fair", runs["fair"])) == 2
 
 
 def test_settings_of_another_installation_are_left_outside():

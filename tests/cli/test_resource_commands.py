@@ -8,6 +8,7 @@ import yaml
 
 from gateway import api_key
 from gateway.bootstrap import bootstrap
+from gateway.status import PolicyChoice
 from tests.admin.service import AdminService
 from tests.cli.command_line import CommandLine
 
@@ -177,9 +178,40 @@ async def test_system_is_shown_with_its_tenants(command_line: CommandLine):
     table = await command_line("status")
     data = (await command_line("status", "-o", "json")).json()
 
-    for text in ("vtc", "latest_arrival", "acme/search", "NOT REACHABLE", "54 of 64 blocks"):
+    for text in ("fair (mode=strict)", "over_served", "acme/search", "NOT REACHABLE", "54 of 64 blocks"):
+        assert text in table.stdout
+    for text in ("12 of 32 on the host", "3 being copied", "swap 9.4 ms out and in, compute again 250.0 ms"):
+        assert text in table.stdout
+    for text in ("25.0%", "50.0%", "http://127.0.0.1:9100/metrics"):
         assert text in table.stdout
     assert data["engines"][0]["tenants"][0]["running"] == 1
+
+
+async def test_policy_is_set_on_every_engine_and_what_was_before_is_shown(
+    command_line: CommandLine, service: AdminService
+):
+    arguments = ("--option", "mode=strict", "--preemption", "never", "--preemption-option", "x=1=2")
+    switched = await command_line("engines", "set-policy", "fair", *arguments, "-o", "json")
+    tried = await command_line("engines", "set-policy", "vtc", "--engine", "unix:/e.sock", "--validate-only")
+
+    assert [switch["previous_scheduling_policy"] for switch in switched.json()] == ["fair", "fair"]
+    assert (tried.exit_code, "unix:/gone.sock" in tried.stdout) == (0, False)
+    choice = PolicyChoice("fair", {"mode": "strict"}, "never", {"x": "1=2"})
+    assert [told for told in service.engines[0].told if not told[1]] == [(choice, False)]
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("fair", "--option", "strict"), ("fair", "--option", "a=1", "--option", "a=2")]
+)
+async def test_policy_that_is_not_said_clearly_is_wrong_usage(command_line: CommandLine, arguments: tuple[str, ...]):
+    assert (await command_line("engines", "set-policy", *arguments)).exit_code == 2
+
+
+async def test_engines_are_listed_with_their_policies(command_line: CommandLine):
+    listed = await command_line("engines", "list")
+
+    for text in ("unix:/e.sock", "fair (mode=strict)", "serving", "NOT REACHABLE"):
+        assert text in listed.stdout
 
 
 async def test_yaml_holds_the_same_as_json(command_line: CommandLine):

@@ -10,6 +10,7 @@ import pytest
 from gateway.cli.data_dir import DataDir
 from gateway.cli.errors import CliError, UsageError
 from gateway.cli.stack import Stack, StackSettings, engine_environment, listen_address, loading_percent
+from gateway.cli.up import metrics_flags
 from gateway.errors import SettingsError
 
 
@@ -45,6 +46,15 @@ def test_taken_port_is_refused_by_its_address():
 
         with pytest.raises(CliError, match=text):
             listen_address(text)
+
+
+def test_metrics_are_on_loopback_or_off():
+    assert metrics_flags(None) == ()
+    assert metrics_flags("off") == ("--metrics-listen", "off")
+    assert metrics_flags("[::1]:9464") == ("--metrics-listen", "[::1]:9464")
+    for text in ("0.0.0.0:9464", "9464", "on"):
+        with pytest.raises(UsageError, match="--metrics-listen"):
+            metrics_flags(text)
 
 
 @pytest.mark.parametrize("text", ["50051", ":50051", "host:", "host:http", "host:65536", ""])

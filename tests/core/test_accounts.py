@@ -2,10 +2,9 @@
 
 import pytest
 
-from engine.core import tenant as tenant_module
+from engine.core import flow as flow_module
 from engine.core.events import Timings
 from engine.core.policy import Service
-from engine.core.stats import SchedulerStats, TenantStats
 from engine.core.types import Nanos, PathNode, Request
 from engine.plugins import load_scheduling_policy
 from tests.builders import STEP_NS, Driver, make_path, make_request, make_scheduler
@@ -43,7 +42,7 @@ class TestTimings:
         assert driver.finished("g").timings == Timings(0, STEP_NS, 4 * STEP_NS, 4 * STEP_NS, 1, 0)
 
 
-def test_each_tenant_is_charged_once_a_step_in_order_of_its_id():
+def test_each_flow_is_charged_once_a_step_in_the_order_of_the_plan():
     policy = load_scheduling_policy("fcfs", {})
     charged: list[Service] = []
     policy.charge = charged.append
@@ -51,7 +50,8 @@ def test_each_tenant_is_charged_once_a_step_in_order_of_its_id():
     driver.add(*(make_request(tenant=tenant, prompt=4) for tenant in "bab"))
     driver.step()
 
-    assert charged == [Service("org-a/a", make_path("a"), 4, 1, 0), Service("org-b/b", make_path("b"), 8, 2, 0)]
+    flows = {flow.tenant_id: flow for flow in driver.scheduler.lifecycle.flows.all()}
+    assert charged == [Service(flows["org-b/b"], 8, 2, 0), Service(flows["org-a/a"], 4, 1, 0)]
 
 
 class TestStats:
@@ -65,17 +65,18 @@ class TestStats:
         )
         driver.step()
 
-        assert driver.scheduler.stats() == SchedulerStats(
-            num_running=2,
-            num_waiting=1,
-            num_paused=1,
-            num_free_blocks=ALL_FREE - 3,
-            num_preemptions=0,
-            tenants=(
-                TenantStats("org-a/a", make_path("a"), 1, 1, 1, 6, 1, 0, standing=8.0),
-                TenantStats("org-b/b", make_path("b"), 1, 0, 0, 4, 1, 0, standing=6.0),
-            ),
-        )
+        stats = driver.scheduler.stats()
+        assert (stats.num_running, stats.num_waiting, stats.num_paused) == (2, 1, 1)
+        assert (stats.num_swapped, stats.num_swapping, stats.num_preemptions) == (0, 0, 0)
+        assert stats.num_free_blocks == ALL_FREE - 3
+        assert stats.policy_fault is None
+        a, b = stats.tenants
+        assert (a.tenant_id, a.path, a.standing) == ("org-a/a", make_path("a"), (8.0,))
+        assert (a.num_running, a.num_waiting, a.num_paused, a.num_device_blocks) == (1, 1, 1, 2)
+        assert (a.num_prefill_tokens, a.num_output_tokens, a.num_recomputed_tokens) == (6, 1, 0)
+        assert (b.tenant_id, b.path, b.standing) == ("org-b/b", make_path("b"), (6.0,))
+        assert (b.num_running, b.num_waiting, b.num_paused, b.num_device_blocks) == (1, 0, 0, 1)
+        assert (b.num_prefill_tokens, b.num_output_tokens, b.num_recomputed_tokens) == (4, 1, 0)
 
     def test_the_newest_revision_of_a_path_counts(self):
         driver = Driver(make_scheduler())
@@ -84,10 +85,11 @@ class TestStats:
 
         (tenant,) = driver.scheduler.stats().tenants
         assert tenant.path[-1] == PathNode("a", 4.0)
-        assert {seq.path for seq in driver.scheduler.lifecycle.by_generation.values()} == {tenant.path}
+        flows = {seq.flow for seq in driver.scheduler.lifecycle.by_generation.values()}
+        assert [flow.nodes[-1].weight for flow in flows] == [4.0]
 
     def test_idle_tenants_are_remembered_up_to_a_limit(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(tenant_module, "MAX_IDLE_TENANTS", 3)
+        monkeypatch.setattr(flow_module, "MAX_IDLE_TENANTS", 3)
         driver = Driver(make_scheduler())
         driver.add(make_request("busy", tenant="busy", granted_output_tokens=0))
         for number in (1, 2, 3, 1, 4):

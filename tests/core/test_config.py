@@ -4,20 +4,40 @@ import dataclasses
 
 import pytest
 
-from engine.core.config import SchedulerConfig
+from engine.core.config import AdmissionReserve, PreemptionChoice, SchedulerConfig
 from engine.core.errors import RequestTooLargeError
+from engine.core.types import SamplingParams
 from tests.builders import Driver, make_config, make_request, make_scheduler
 
 
+TIGHT: dict[str, object] = {
+    "num_device_blocks": 24,
+    "growth_reserve_tokens": 8,
+    "num_host_blocks": 12,
+    "min_resident_steps": 2,
+    "max_num_batched_tokens": 24,
+}
+
+
 def plans(**fields: object) -> list[object]:
-    """What is planned for a few requests; a refused one is part of it."""
-    driver = Driver(make_scheduler(**fields))
+    """What is planned for a few requests of three tenants, more than fit; a refused one is part of it."""
+    driver = Driver(make_scheduler("fair", "over_served", **(TIGHT | fields)), seed=1, max_copy_delay=1)
     result: list[object] = []
-    for number, prompt in enumerate((30, 7, 9, 11, 5)):
+    for number, prompt in enumerate((30, 7, 19, 11, 5, 40, 8, 8, 21)):
+        request = make_request(
+            f"g{number}",
+            tenant="abc"[number % 3],
+            prompt=[1] * prompt,
+            max_output_tokens=45,
+            sampling=SamplingParams(),
+            arrived_at=driver.now,
+        )
         try:
-            driver.add(make_request(f"g{number}", prompt=[1] * prompt, max_output_tokens=35))
+            driver.add(request)
         except RequestTooLargeError:
             result.append(f"g{number} is refused")
+        for _ in range(4):
+            driver.step()
     driver.run()
     return [*result, *driver.plans]
 
@@ -27,15 +47,29 @@ CHANGES: dict[str, object] = {
     "max_num_batched_tokens": 16,
     "block_size": 8,
     "num_device_blocks": 20,
-    "max_model_len": 50,
+    "max_model_len": 80,
     "max_prefill_share": 0.5,
     "growth_reserve_tokens": 0,
+    "admission_reserve": AdmissionReserve.WHOLE,
+    "admission_interval": 5,
+    "mix_prefill": False,
+    "num_host_blocks": 0,
+    "preemption_mode": PreemptionChoice.RECOMPUTE,
+    "partial_swap": False,
+    "min_resident_steps": 12,
+    "max_preemptions": 0,
+    "link_share": 0.1,
+    "target_step_ms": 9.0,
 }
+
+
+def test_equal_settings_give_equal_plans():
+    assert plans() == plans()
 
 
 @pytest.mark.parametrize(("setting", "value"), CHANGES.items())
 def test_every_setting_changes_a_plan(setting: str, value: object):
-    assert plans(num_device_blocks=30) != plans(**{"num_device_blocks": 30, setting: value})
+    assert plans() != plans(**{setting: value})
 
 
 def test_without_chunked_prefill_no_prompt_is_computed_in_parts():
@@ -64,6 +98,16 @@ def test_every_setting_is_covered_above():
         ({"growth_reserve_tokens": -1}, "growth_reserve_tokens"),
         ({"max_prefill_share": 0.0}, "max_prefill_share"),
         ({"max_prefill_share": 1.5}, "max_prefill_share"),
+        ({"admission_interval": 0}, "admission_interval"),
+        ({"num_host_blocks": -1}, "num_host_blocks"),
+        ({"min_resident_steps": -1}, "min_resident_steps"),
+        ({"max_preemptions": -1}, "max_preemptions"),
+        ({"link_share": 0.0}, "link_share"),
+        ({"link_share": float("nan")}, "link_share"),
+        ({"target_step_ms": -1.0}, "target_step_ms"),
+        ({"target_step_ms": float("inf")}, "target_step_ms"),
+        ({"target_step_ms": float("nan")}, "target_step_ms"),
+        ({"preemption_mode": PreemptionChoice.SWAP}, "preemption_mode swap needs num_host_blocks"),
         ({"max_num_seqs": 33, "max_num_batched_tokens": 32}, "max_num_batched_tokens .* at least max_num_seqs"),
         ({"enable_chunked_prefill": False}, "max_num_batched_tokens .* longest request"),
         (

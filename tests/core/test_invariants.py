@@ -12,15 +12,15 @@ from tests.builders import Driver, make_request, make_scheduler
 
 
 def busy_scheduler() -> Scheduler:
-    """One sequence runs, one is held with blocks, one resumes, one waits."""
+    """One sequence runs, one is held with blocks, one is paused, one waits."""
     driver = Driver(make_scheduler(max_num_seqs=1, max_num_batched_tokens=8))
     driver.add(make_request("held", prompt=4, granted_output_tokens=1))
     driver.step()
-    driver.add(make_request("resuming", prompt=4, granted_output_tokens=1))
+    driver.add(make_request("paused", prompt=4, granted_output_tokens=1))
     driver.step()
     driver.add(make_request("running", prompt=12), make_request("waiting", tenant="b", deadline=10**12))
     driver.step()
-    driver.scheduler.grant("resuming", 4, driver.now)
+    driver.scheduler.grant("paused", 4, driver.now)
     invariants.check(driver.scheduler)
     return driver.scheduler
 
@@ -64,8 +64,8 @@ def forget_that_one_is_held(scheduler: Scheduler) -> None:
 
 
 def leave_a_waiting_sequence_its_blocks(scheduler: Scheduler) -> None:
-    seq(scheduler, "waiting").block_table.device = seq(scheduler, "resuming").block_table.device
-    seq(scheduler, "resuming").block_table.device = []
+    seq(scheduler, "waiting").block_table.device = seq(scheduler, "paused").block_table.device
+    seq(scheduler, "paused").block_table.device = []
 
 
 def change_a_status(scheduler: Scheduler) -> None:
@@ -94,28 +94,28 @@ def ignore_a_deadline(scheduler: Scheduler) -> None:
 
 
 def miscount_a_tenant(scheduler: Scheduler) -> None:
-    seq(scheduler, "waiting").tenant.num_sequences[SequenceStatus.WAITING] += 1
+    seq(scheduler, "waiting").flow.account.num_sequences[SequenceStatus.WAITING] += 1
 
 
 @pytest.mark.parametrize(
     ("tamper", "message"),
     [
-        (leak_a_block, "0 tables, 1 references"),
+        (leak_a_block, "0 uses, 1 references"),
         (share_a_written_block, "is in 2 tables that write it"),
-        (free_a_used_block, "1 tables, 0 references"),
-        (list_a_free_block_twice, "block 20: 0 tables, 2 times free"),
+        (free_a_used_block, "1 uses, 0 references"),
+        (list_a_free_block_twice, "device block 20: 0 uses, 2 times free"),
         (lose_a_row, "of 2"),
         (share_a_row, "two sequences share a row"),
         (forget_a_running_sequence, "running lists arrivals"),
         (forget_that_one_is_held, "held lists arrivals"),
-        (leave_a_waiting_sequence_its_blocks, "resuming lists arrivals|waits with blocks"),
+        (leave_a_waiting_sequence_its_blocks, "paused lists arrivals|waits with blocks"),
         (change_a_status, "neither held nor waiting"),
         (compute_unknown_tokens, "known tokens"),
-        (compute_without_blocks, "in blocks for 0"),
+        (compute_without_blocks, "1 tokens in 0 blocks"),
         (emit_a_token_too_many, "tokens are known"),
         (schedule_outside_a_plan, "the open plan has"),
         (ignore_a_deadline, "expiry is not watched"),
-        (miscount_a_tenant, "org-b/b: 1 waiting, counted 2"),
+        (miscount_a_tenant, "org-b/b in default: 1 waiting, counted 2"),
     ],
 )
 def test_a_contradiction_is_noticed(tamper: abc.Callable[[Scheduler], None], message: str):

@@ -45,6 +45,7 @@ def test_demo_compares_the_policies_and_says_how_to_go_on(tmp_path: Path):
     _, shown = process.communicate(timeout=1200)
 
     assert process.returncode == 0, shown
-    for text in ("policy fcfs", "policy vtc", "chat: first token after, median", "To go on", "keys create"):
+    report = ("chat: first token after, median", "chat: pauses", "batch: pauses")
+    for text in ("policy fcfs", "policy fair", *report, "To go on", "keys create"):
         assert text in shown
     assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,7 @@ The tests of this module share one `evenflow up` and run in order: what one made
 import json
 import signal
 import threading
+import urllib.request
 from collections import abc
 
 import grpc
@@ -64,9 +65,32 @@ def test_status_counts_the_tenants_tokens(installation: Installation):
 
     (engine,) = status["engines"]
     (tenant,) = engine["tenants"]
-    assert (engine["reachable"], engine["scheduling_policy"], engine["num_device_blocks"]) == (True, "vtc", "256")
+    assert (engine["reachable"], engine["scheduling_policy"], engine["num_device_blocks"]) == (True, "fair", "256")
     assert tenant["team"] == "organizations/acme/teams/search"
     assert int(tenant["output_tokens"]) >= 1
+
+
+def test_metrics_name_the_tenant_and_what_it_was_served(installation: Installation):
+    address = json.loads(installation.run("status", "-o", "json").stdout)["metrics_address"]
+
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as page:
+        lines = page.read().decode().splitlines()
+
+    (served,) = [line for line in lines if line.startswith("evenflow_tenant_tokens_total{") and 'kind="output"' in line]
+    assert 'tenant="acme/search"' in served
+    assert float(served.split()[-1]) >= 1
+
+
+def test_policy_is_switched_while_the_engine_runs(installation: Installation):
+    for name, options in (("fcfs", ()), ("fair", ("--option", "mode=strict")), ("fair", ())):
+        ran = installation.run("engines", "set-policy", name, *options)
+        assert ran.returncode == 0, ran.stderr
+        assert installation.run("chat", "Say hello.", "--max-tokens", "2").returncode == 0
+        (engine,) = json.loads(installation.run("status", "-o", "json").stdout)["engines"]
+        assert (engine["scheduling_policy"], engine["policy_fault"]) == (name, "")
+
+    refused = installation.run("engines", "set-policy", "nobody", "--validate-only")
+    assert (refused.returncode, "there is no policy nobody" in refused.stderr) == (1, True)
 
 
 def test_stranger_can_call_it_by_reflection_alone(installation: Installation):

@@ -38,7 +38,10 @@ MODEL = SimpleNamespace(
 
 
 class FakeRunner:
-    """`hold` keeps steps from running until `allow` lets some of them, or `release` all of them, go on."""
+    """`hold` keeps steps from running until `allow` lets some of them, or `release` all of them, go on.
+
+    Copies end with the step that starts them; with `holds_copies` when the test says `complete`.
+    """
 
     def __init__(self, step_s: float = 0.0) -> None:
         self._step_s = step_s
@@ -47,6 +50,11 @@ class FakeRunner:
         self._permits = threading.Semaphore(0)
         self._is_free = True
         self._num_prompt_tokens: dict[int, int] = {}
+        self.started_copies: list[int] = []
+        self.holds_copies = False
+        self.copy_errors: list[Exception] = []
+        self._completed: list[int] = []
+        self._wake = lambda: None
 
     def hold(self) -> None:
         self._is_free = False
@@ -66,9 +74,30 @@ class FakeRunner:
             await asyncio.wait((waiting,), timeout=PACE_S)
         return await waiting
 
+    def wake_on_completion(self, wake) -> None:
+        self._wake = wake
+
+    def complete(self, *copy_ids: int) -> None:
+        """These copies end now; they are told of when someone asks."""
+        self._completed += copy_ids
+        for _ in copy_ids:
+            self._wake()
+
+    def take_completed(self) -> tuple[int, ...]:
+        if self.copy_errors:
+            raise self.copy_errors.pop(0)
+        taken, self._completed = tuple(self._completed), []
+        return taken
+
+    def take_copy_timings(self) -> tuple:
+        return ()
+
     def execute(self, plan: StepPlan) -> StepOutput:
         if not self._is_free:
             assert self._permits.acquire(timeout=30), "the test forgot to release the runner"
+        self.started_copies += [copy.copy_id for copy in plan.copies]
+        if not self.holds_copies:
+            self.complete(*(copy.copy_id for copy in plan.copies))
         time.sleep(self._step_s)
         self.num_steps += 1
         if self.errors:
@@ -79,6 +108,7 @@ class FakeRunner:
         return StepOutput(
             plan.step_id,
             {row: (self._token(row, start + num_tokens),) for row, start, num_tokens, samples in chunks if samples},
+            completed_copies=self.take_completed(),
         )
 
     def _token(self, row: int, position: int) -> int:

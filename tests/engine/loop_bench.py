@@ -2,6 +2,7 @@
 
 from engine.core.config import SchedulerConfig
 from engine.core.events import Finished, TokensEmitted
+from engine.core.plan import StepPlan
 from engine.core.scheduler import Scheduler
 from engine.core.types import PathNode, Request
 from engine.loop import EngineLoop, Submit
@@ -49,6 +50,56 @@ class Outlet:
         return self.updates[-1]
 
 
+def make_request(generation_id: str, arrived_at: int, **fields) -> Request:
+    fields = {"max_output_tokens": 3, "prompt_token_ids": (5, 6, 7)} | fields
+    return Request(generation_id, (PathNode("acme", 1.0),), arrived_at=arrived_at, **fields)
+
+
+class ScriptedScheduler:
+    """Plans what it was given, and remembers what it was told."""
+
+    def __init__(self, *plans: StepPlan) -> None:
+        self.plans = list(plans)
+        self.told = []
+        self.policy_fault = None
+
+    def expire(self, _now):
+        return []
+
+    def next_expiry(self):
+        return None
+
+    def plan(self, _now):
+        return self.plans.pop(0) if self.plans else None
+
+    def commit(self, output, _now):
+        self.told.append(("commit", output.completed_copies))
+        return []
+
+    def complete_copies(self, copy_ids, now):
+        self.told.append(("complete_copies", copy_ids, now))
+        return []
+
+    def fail_all(self, _error, _now):
+        self.told.append(("fail_all",))
+        return []
+
+    def calibrate(self, prices, now):
+        self.told.append(("calibrate", prices, now))
+
+    def set_scheduling_policy(self, policy, now):
+        self.told.append(("set_scheduling_policy", policy, now))
+
+    def set_preemption_policy(self, policy):
+        self.told.append(("set_preemption_policy", policy))
+
+    def update_nodes(self, nodes):
+        self.told.append(("update_nodes", nodes))
+
+    def update_classes(self, classes, revision):
+        self.told.append(("update_classes", classes, revision))
+
+
 class Bench:
     """A loop whose turns the test takes by hand."""
 
@@ -66,9 +117,7 @@ class Bench:
 
     def submit(self, generation_id: str, **fields) -> Outlet:
         outlet = Outlet()
-        fields = {"max_output_tokens": 3, "prompt_token_ids": (5, 6, 7)} | fields
-        request = Request(generation_id, (PathNode("acme", 1.0),), arrived_at=self.loop.now(), **fields)
-        self.loop.submit(Submit(outlet, request))
+        self.loop.submit(Submit(outlet, make_request(generation_id, self.loop.now(), **fields)))
         return outlet
 
     def turn(self) -> bool:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from engine.settings import EngineSettings
 from evenflow.engine.v1 import engine_pb2 as pb
 from tests.engine.conftest import connected
 from tests.engine.wire import cancel, expected_tokens, generate, refusal, start, until_blocks_are_free
@@ -179,11 +180,14 @@ async def test_stats_tell_requests_blocks_and_tenants(stub, runner):
     stats = await runner.step_until(stub.GetStats(pb.GetStatsRequest()))
     assert (stats.running, stats.waiting, stats.paused) == (1, 0, 0)
     assert 53 <= stats.free_device_blocks < 64
-    assert stats.scheduling_policy == "vtc"
-    assert stats.preemption_policy == "latest_arrival"
+    assert stats.scheduling_policy == EngineSettings.model_fields["scheduling_policy"].default
+    assert stats.preemption_policy == EngineSettings.model_fields["preemption_policy"].default
+    assert stats.preemption_mode == "auto"
+    assert stats.prices.step.prefill_token_ns > 0
     assert stats.num_steps >= 1
     assert [node.id for node in stats.tenants[0].path] == ["acme", "search"]
     assert stats.tenants[0].prefill_tokens == 3
+    assert (stats.tenants[0].share, stats.tenants[0].weight_share) == (1.0, 1.0)
     assert not stats.draining
     runner.release()
     await answer.to_end()

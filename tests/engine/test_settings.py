@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from engine.core.config import AdmissionReserve, PreemptionChoice
 from engine.errors import SettingsError
 from engine.machine import DeviceMemory
 from engine.settings import ENV_PREFIX, EngineSettings, policy_options, read_settings, resolve, resolve_num_threads
@@ -63,6 +64,13 @@ def test_variable_of_another_program_is_left_alone(monkeypatch):
         ({"max_prefill_share": "nan"}, "max_prefill_share", "not 'nan'"),
         ({"grace_s": "-1"}, "grace_s", "not '-1'"),
         ({"num_device_blocks": "4", "kv_cache_bytes": "4096"}, "kv_cache_bytes", "contradicts num_device_blocks"),
+        ({"num_host_blocks": "4", "host_cache_bytes": "4096"}, "host_cache_bytes", "contradicts num_host_blocks"),
+        ({"num_host_blocks": "-1"}, "num_host_blocks", "not '-1'"),
+        ({"preemption_mode": "drop"}, "preemption_mode", "not 'drop'"),
+        ({"admission_reserve": "some"}, "admission_reserve", "not 'some'"),
+        ({"link_share": "0"}, "link_share", "not '0'"),
+        ({"target_step_ms": "inf"}, "target_step_ms", "not 'inf'"),
+        ({"target_step_ms": "nan"}, "target_step_ms", "not 'nan'"),
     ],
 )
 def test_bad_value_is_refused_in_one_line_that_names_the_setting(flags, setting, problem):
@@ -99,7 +107,7 @@ def test_threads_that_are_asked_for_are_used():
 
 
 def test_open_settings_become_values_that_fit_the_model():
-    config = resolve(settings(), MODEL, CPU)
+    config = resolve(settings(), MODEL, CPU, CPU)
     assert config.max_model_len == 8192
     assert config.max_num_seqs == 64
     assert config.max_num_batched_tokens == 256
@@ -109,38 +117,77 @@ def test_open_settings_become_values_that_fit_the_model():
 
 
 def test_pool_is_capped_where_memory_is_plenty():
-    assert resolve(settings(), MODEL, DeviceMemory("cpu", 1024 * GIB)).num_device_blocks == 2 * GIB // (16 * 23_040)
+    assert resolve(settings(), MODEL, *[DeviceMemory("cpu", 1024 * GIB)] * 2).num_device_blocks == 2 * GIB // (
+        16 * 23_040
+    )
 
 
 def test_pool_is_no_larger_than_every_row_at_full_context():
-    config = resolve(settings(max_num_seqs="2"), MODEL, CPU)
+    config = resolve(settings(max_num_seqs="2"), MODEL, CPU, CPU)
     assert config.num_device_blocks == 2 * 8192 // 16
 
 
 def test_cuda_takes_larger_steps_and_more_of_its_memory():
-    config = resolve(settings(), MODEL, DeviceMemory("cuda", 10 * GIB))
+    config = resolve(settings(), MODEL, DeviceMemory("cuda", 10 * GIB), CPU)
     assert config.max_num_batched_tokens == 2048
     assert config.num_device_blocks == int(10 * GIB * 0.85) // (16 * 23_040)
 
 
 def test_pool_size_can_be_given_in_bytes():
-    assert resolve(settings(kv_cache_bytes=str(10 * 16 * 23_040 + 1)), MODEL, CPU).num_device_blocks == 10
+    assert resolve(settings(kv_cache_bytes=str(10 * 16 * 23_040 + 1)), MODEL, CPU, CPU).num_device_blocks == 10
 
 
 def test_pool_of_less_than_a_block_is_refused():
     with pytest.raises(SettingsError, match=r"^kv_cache_bytes"):
-        resolve(settings(kv_cache_bytes="1000"), MODEL, CPU)
+        resolve(settings(kv_cache_bytes="1000"), MODEL, CPU, CPU)
     with pytest.raises(SettingsError, match=r"^num_device_blocks"):
-        resolve(settings(), MODEL, DeviceMemory("cpu", 1000))
+        resolve(settings(), MODEL, DeviceMemory("cpu", 1000), CPU)
+
+
+def test_host_pool_is_as_large_as_the_device_pool_where_memory_allows():
+    config = resolve(settings(), MODEL, CPU, CPU)
+    assert config.num_host_blocks == config.num_device_blocks
+    config = resolve(settings(), MODEL, DeviceMemory("cuda", 10 * GIB), DeviceMemory("cpu", GIB))
+    assert config.num_host_blocks == GIB // 4 // (16 * 23_040)
+
+
+def test_host_pool_can_be_given_in_blocks_or_bytes_or_left_out():
+    assert resolve(settings(num_host_blocks="7"), MODEL, CPU, CPU).num_host_blocks == 7
+    assert resolve(settings(host_cache_bytes=str(3 * 16 * 23_040)), MODEL, CPU, CPU).num_host_blocks == 3
+    assert resolve(settings(num_host_blocks="0"), MODEL, CPU, CPU).num_host_blocks == 0
+    assert resolve(settings(preemption_mode="recompute"), MODEL, CPU, CPU).num_host_blocks == 0
+
+
+def test_swap_without_a_host_pool_is_refused():
+    with pytest.raises(SettingsError, match=r"^preemption_mode swap needs num_host_blocks"):
+        resolve(settings(preemption_mode="swap", num_host_blocks="0"), MODEL, CPU, CPU)
+
+
+def test_every_knob_of_preemption_and_admission_reaches_the_scheduler():
+    flags = {
+        "preemption_mode": "swap",
+        "partial_swap": False,
+        "min_resident_steps": "3",
+        "max_preemptions": "9",
+        "link_share": "0.5",
+        "target_step_ms": "80",
+        "admission_reserve": "whole",
+        "growth_reserve_tokens": "5",
+    }
+    config = resolve(settings(**flags), MODEL, CPU, CPU)
+    assert config.preemption_mode is PreemptionChoice.SWAP
+    assert config.admission_reserve is AdmissionReserve.WHOLE
+    assert (config.partial_swap, config.min_resident_steps, config.max_preemptions) == (False, 3, 9)
+    assert (config.link_share, config.target_step_ms, config.growth_reserve_tokens) == (0.5, 80.0, 5)
 
 
 def test_open_step_size_follows_the_other_settings():
-    assert resolve(settings(max_num_seqs="300"), MODEL, CPU).max_num_batched_tokens == 300
-    whole = resolve(settings(enable_chunked_prefill=False), MODEL, CPU)
+    assert resolve(settings(max_num_seqs="300"), MODEL, CPU, CPU).max_num_batched_tokens == 300
+    whole = resolve(settings(enable_chunked_prefill=False), MODEL, CPU, CPU)
     assert whole.max_num_batched_tokens == 8192
 
 
 def test_contradiction_that_only_the_scheduler_knows_names_the_setting():
     with pytest.raises(SettingsError) as caught:
-        resolve(settings(max_num_batched_tokens="8"), MODEL, CPU)
+        resolve(settings(max_num_batched_tokens="8"), MODEL, CPU, CPU)
     assert caught.value.setting == "max_num_batched_tokens"

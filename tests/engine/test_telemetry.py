@@ -106,6 +106,42 @@ def test_preemption_splits_what_it_interrupts(tracing, exporter):
     assert [span[3]["evenflow.output_tokens"] for span in spans if span[0] == "evenflow.decode"] == [1, 2]
 
 
+@pytest.mark.parametrize("mode", list(PreemptionMode))
+@pytest.mark.parametrize("reason", list(PauseReason))
+def test_preempted_span_says_how_and_why(tracing, exporter, mode, reason):
+    spans = spans_of(
+        tracing,
+        exporter,
+        (Admitted(KEY, Nanos(0)), 100),
+        (Preempted(KEY, mode, reason), 110),
+        (Resumed(KEY), 120),
+        (finished(), 130),
+    )
+    ((_, start_ns, end_ns, attributes),) = [span for span in spans if span[0] == "evenflow.preempted"]
+    assert (start_ns, end_ns) == (110, 120)
+    assert attributes["evenflow.preemption.mode"] == mode.value
+    assert attributes["evenflow.preemption.reason"] == reason.value
+
+
+def test_request_that_gives_way_all_the_time_has_a_trace_that_can_be_looked_at(tracing, exporter):
+    events = [(Admitted(KEY, Nanos(0)), 100)]
+    for turn in range(1000):
+        at = 200 + 10 * turn
+        events += [
+            (TokensEmitted(KEY, (1,)), at),
+            (Preempted(KEY, PreemptionMode.PAUSE, PauseReason.FAIRNESS), at + 1),
+            (Resumed(KEY), at + 5),
+        ]
+    spans = spans_of(tracing, exporter, *events, (finished(), 20_000))
+
+    own = [span for span in spans if span[0] == "evenflow.preempted"]
+    decodes = [span[3] for span in spans if span[0] == "evenflow.decode"]
+    assert len(spans) <= telemetry.MAX_SEGMENTS + 1
+    assert len(own) + sum(attributes.get("evenflow.preemption.omitted", 0) for attributes in decodes) == 1000
+    assert sum(attributes.get("evenflow.output_tokens", 0) for attributes in decodes) == 1000
+    assert [span[1] for span in spans[1:]] == [span[2] for span in spans[:-1]]
+
+
 @pytest.mark.parametrize("reason", list(FinishReason))
 def test_request_that_ends_in_the_queue_has_its_span_whatever_the_reason(tracing, exporter, reason):
     ((name, start_ns, end_ns, attributes),) = spans_of(tracing, exporter, (finished(reason), 900))

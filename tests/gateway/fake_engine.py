@@ -44,10 +44,10 @@ def byte_tokenizer_json() -> bytes:
     return tokenizer.to_str().encode()
 
 
-async def abort(context, code: grpc.StatusCode, reason: str, message: str) -> None:
+async def abort(context, code: grpc.StatusCode, reason: str, message: str, **metadata: str) -> None:
     """End the call as the engine does."""
     detail = AnyMessage()
-    detail.Pack(error_details_pb2.ErrorInfo(domain="evenflow", reason=reason))
+    detail.Pack(error_details_pb2.ErrorInfo(domain="evenflow", reason=reason, metadata=metadata))
     status = status_pb2.Status(code=code_pb2.Code.Value(code.name), message=message, details=[detail])
     await context.abort_with_status(rpc_status.to_status(status))
 
@@ -76,9 +76,8 @@ class FakeCall:
         self.num_emitted += len(text)
         await self._write(token_chunk=pb.TokenChunk(token_ids=list(text), logprobs=logprobs or []))
 
-    async def preempt(self) -> None:
-        reason = pb.PAUSE_REASON_KV_PRESSURE
-        await self._write(preempted=pb.Preempted(mode=pb.PREEMPTION_MODE_RECOMPUTE, reason=reason))
+    async def preempt(self, mode=pb.PREEMPTION_MODE_RECOMPUTE, reason=pb.PAUSE_REASON_KV_PRESSURE) -> None:
+        await self._write(preempted=pb.Preempted(mode=mode, reason=reason))
 
     async def resume(self) -> None:
         await self._write(resumed=pb.Resumed())
@@ -179,6 +178,10 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         self.info_refusal: tuple[grpc.StatusCode, str] | None = None
         self.num_info_calls = 0
         self.is_draining = False
+        self.weights: dict[tuple[str, ...], tuple[float, int]] = {}
+        self.classes: dict[str, pb.PriorityClass] = {}
+        self.num_updates = 0
+        self.tenants: list[pb.TenantStats] = []
         self._server: grpc.aio.Server | None = None
         self._new_call = asyncio.Event()
 
@@ -224,5 +227,26 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
 
     async def GetStats(self, request, context):  # noqa: N802
         return pb.GetStatsResponse(
-            scheduling_policy="vtc", running=len(self.calls), num_device_blocks=128, draining=self.is_draining
+            scheduling_policy="vtc",
+            running=len(self.calls),
+            num_device_blocks=128,
+            draining=self.is_draining,
+            tenants=self.tenants,
         )
+
+    async def UpdateNodes(self, request, context):  # noqa: N802
+        self.num_updates += 1
+        self.weights.update({tuple(node.path): (node.weight, node.revision) for node in request.nodes})
+        return pb.UpdateNodesResponse()
+
+    async def UpdateClasses(self, request, context):  # noqa: N802
+        self.num_updates += 1
+        self.classes = {named.name: named for named in request.classes}
+        return pb.UpdateClassesResponse()
+
+    async def SetSchedulingPolicy(self, request, context):  # noqa: N802
+        if request.name != "fcfs":
+            await abort(
+                context, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", "name cannot be taken", field="name"
+            )
+        return pb.SetSchedulingPolicyResponse(previous_name="vtc", previous_preemption_name="never")

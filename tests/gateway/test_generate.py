@@ -58,6 +58,30 @@ async def test_a_stream_begins_with_admission_counts_without_a_gap_and_ends_with
     assert messages[-1].finish.usage.output_tokens == 7
 
 
+@pytest.mark.parametrize("mode", ["pause", "swap", "recompute"])
+@pytest.mark.parametrize("reason", ["kv_pressure", "fairness", "quota", "reader"])
+async def test_client_is_told_how_and_why_its_request_gave_way(
+    world: World, tenant: Tenant, mode: str, reason: str
+) -> None:
+    async def script(call: FakeCall) -> None:
+        await call.accept()
+        await call.admit()
+        await call.preempt(
+            engine_pb2.PreemptionMode.Value(f"PREEMPTION_MODE_{mode.upper()}"),
+            engine_pb2.PauseReason.Value(f"PAUSE_REASON_{reason.upper()}"),
+        )
+        await call.resume()
+        await call.emit(b"hi")
+        await call.finish()
+
+    world.engine.script = script
+
+    messages = [message async for message in tenant.stream()]
+
+    told = [message.preempted for message in messages if message.HasField("preempted")]
+    assert [(event.mode, event.reason) for event in told] == [(mode, reason)]
+
+
 async def test_a_character_is_never_cut(world: World, tenant: Tenant) -> None:
     async def script(call: FakeCall) -> None:
         await call.accept()

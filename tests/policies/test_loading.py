@@ -12,16 +12,20 @@ from engine.plugins import (
     InvalidOptionError,
     UnknownOptionError,
     UnknownPolicyError,
+    check_pair,
     installed,
     load_preemption_policy,
     load_scheduling_policy,
 )
-from tests.policies.stranger import add_distribution
+from tests.policies.distributions import add_distribution
+
+SCHEDULING = ("fair", "fcfs", "priority", "vtc", "drr", "mlfq", "srpt", "edf")
+PREEMPTION = ("over_served", "latest_arrival", "least_lost_work", "never")
 
 
 def test_our_policies_are_installed_under_their_names():
-    assert {"fcfs", "vtc"} <= set(installed(SCHEDULING_GROUP))
-    assert {"latest_arrival"} <= set(installed(PREEMPTION_GROUP))
+    assert set(SCHEDULING) <= set(installed(SCHEDULING_GROUP))
+    assert set(PREEMPTION) <= set(installed(PREEMPTION_GROUP))
 
 
 def test_each_load_gives_a_new_policy():
@@ -59,24 +63,41 @@ def test_an_option_of_the_wrong_type_is_refused_by_name():
         load_scheduling_policy("vtc", {"prefill_cost": "much"})
 
 
-@pytest.mark.usefixtures("stranger")
-class TestStranger:
-    def test_is_loaded_by_name_like_our_own(self):
-        assert type(load_scheduling_policy("newest_first", {})).__module__ == "stranger_policies"
-        assert type(load_preemption_policy("most_computed", {})).__module__ == "stranger_policies"
-        assert "newest_first" in installed(SCHEDULING_GROUP)
+class TestPair:
+    def test_a_policy_that_must_preempt_is_refused_beside_one_that_never_does(self):
+        strict = load_scheduling_policy("fcfs", {})
+        strict.requires_preemption = True
 
-    def test_gets_options_of_every_type(self):
+        with pytest.raises(InvalidOptionError, match=r"scheduling policy fcfs .* needs .*; never never does"):
+            check_pair(strict, load_preemption_policy("never", {}))
+
+    @pytest.mark.parametrize("preemption", PREEMPTION)
+    def test_any_other_pair_is_taken(self, preemption: str):
+        check_pair(load_scheduling_policy("fcfs", {}), load_preemption_policy(preemption, {}))
+
+
+@pytest.mark.usefixtures("stranger")
+def test_a_strangers_package_is_found_like_our_own():
+    assert type(load_scheduling_policy("shortest_prompt", {"ms_per_token": "2.5"})).__module__ == "shortest_prompt"
+    assert type(load_preemption_policy("longest_output", {})).__module__ == "shortest_prompt"
+    assert "shortest_prompt" in installed(SCHEDULING_GROUP)
+    with pytest.raises(InvalidOptionError, match="policy shortest_prompt: ms_per_token must be at least 0, not nan"):
+        load_scheduling_policy("shortest_prompt", {"ms_per_token": "nan"})
+
+
+@pytest.mark.usefixtures("faulty")
+class TestFaulty:
+    def test_options_of_every_type_are_parsed(self):
         options = {"patience": "3", "reverse": "True", "label": "x", "factor": "0.5"}
 
-        assert load_scheduling_policy("newest_first", options).options == (3, True, "x", 0.5)
+        assert load_scheduling_policy("sound", options).options == (3, True, "x", 0.5)
 
     @pytest.mark.parametrize(
         ("option", "text"), [("patience", "3.5"), ("patience", "-1"), ("reverse", "yes"), ("factor", "")]
     )
     def test_option_that_does_not_parse_or_is_refused_is_named(self, option: str, text: str):
         with pytest.raises(InvalidOptionError, match=option):
-            load_scheduling_policy("newest_first", {option: text})
+            load_scheduling_policy("sound", {option: text})
 
     def test_option_without_a_type_is_the_strangers_fault(self):
         with pytest.raises(BrokenPolicyError, match="option patience of policy untyped must be annotated"):
@@ -92,14 +113,16 @@ class TestStranger:
             load_scheduling_policy("function", {})
 
     def test_that_lacks_methods_is_told_which(self):
-        with pytest.raises(BrokenPolicyError, match="is no SchedulingPolicy: it lacks on_arrive, on_leave, key"):
+        with pytest.raises(BrokenPolicyError, match="is no SchedulingPolicy: it lacks on_arrive, on_leave, begin, key"):
             load_scheduling_policy("incomplete", {})
         with pytest.raises(BrokenPolicyError, match="is no PreemptionPolicy: it lacks victims"):
             load_preemption_policy("incomplete", {})
 
-    def test_that_takes_our_name_is_refused_rather_than_preferred(self, stranger: Path):
-        add_distribution(stranger, "impostor", "[evenflow.scheduling_policies]\nvtc = stranger_policies:NewestFirst\n")
+    def test_that_takes_our_name_is_refused_rather_than_preferred(self, faulty: Path):
+        add_distribution(faulty, "impostor", "[evenflow.scheduling_policies]\nvtc = faulty_policies:Sound\n")
         importlib.invalidate_caches()
 
-        with pytest.raises(UnknownPolicyError, match=r"vtc is installed more than once: policies\.vtc:Vtc, stranger_"):
+        with pytest.raises(
+            UnknownPolicyError, match=r"vtc is installed more than once: faulty_policies:Sound, policies\.vtc:Vtc"
+        ):
             load_scheduling_policy("vtc", {})

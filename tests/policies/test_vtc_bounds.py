@@ -13,6 +13,7 @@ from engine.core.events import Admitted, TokensEmitted
 from engine.core.types import SequenceStatus
 from tests.builders import Driver, make_request, make_scheduler
 from tests.fakes import ConstantRunner
+from tests.policies.views import standing
 
 W_P, W_Q = 1, 2
 NUM_ROWS = 2
@@ -54,7 +55,7 @@ class Traffic:
         seqs = dict(self.driver.scheduler.lifecycle.by_generation)
         for event in self.driver.step():
             seq = seqs[event.key.generation_id]
-            tenant = seq.path[-1].id
+            tenant = seq.tenant_id.rpartition("/")[2]
             if isinstance(event, Admitted):
                 self.service[tenant] += W_P * seq.num_prompt_tokens / self.weights[tenant]
             elif isinstance(event, TokensEmitted):
@@ -65,7 +66,7 @@ class Traffic:
     def waiting(self) -> list[str]:
         """The tenant of each waiting request."""
         seqs = self.driver.scheduler.lifecycle.by_generation.values()
-        return [seq.path[-1].id for seq in seqs if seq.status is SequenceStatus.WAITING]
+        return [seq.tenant_id.rpartition("/")[2] for seq in seqs if seq.status is SequenceStatus.WAITING]
 
     @property
     def bound(self) -> float:
@@ -85,9 +86,8 @@ def test_counters_of_waiting_tenants_stay_within_u(seed: int, weights: dict[str,
     largest = 0.0
     for _ in range(NUM_STEPS):
         traffic.arrive()
-        counters = [
-            traffic.driver.scheduler.lifecycle.policy.standing()[f"org-{t}/{t}"] for t in set(traffic.waiting())
-        ]
+        policy = traffic.driver.scheduler.lifecycle.policy
+        counters = [standing(policy, tenant) for tenant in set(traffic.waiting())]
         largest = max(largest, max(counters, default=0) - min(counters, default=0))
         traffic.step()
 

@@ -7,17 +7,10 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.core.policy import LeaveReason, Service
-from engine.core.sequence import Sequence
-from engine.core.types import Nanos, TenantId
+from engine.core.policy import LeaveReason
 from engine.plugins import load_scheduling_policy
-from tests.builders import make_path, make_sequence
-
-NOW = Nanos(0)
-
-
-def tenant_id(name: str) -> TenantId:
-    return TenantId(f"org-{name}/{name}")
+from engine.sim.conformance.views import PlainSequence
+from tests.policies.views import NOW, make_view, output, standing
 
 
 @dataclass
@@ -25,13 +18,13 @@ class Published:
     """As published: nothing is forgotten and every tenant looked at each time."""
 
     counters: dict[str, int] = field(default_factory=dict)
-    queues: dict[str, deque[Sequence]] = field(default_factory=dict)
+    queues: dict[str, deque[PlainSequence]] = field(default_factory=dict)
     last_left: str | None = None
 
     def waiting(self) -> list[str]:
         return [tenant for tenant, queue in self.queues.items() if queue]
 
-    def arrive(self, tenant: str, seq: Sequence) -> None:
+    def arrive(self, tenant: str, seq: PlainSequence) -> None:
         self.counters.setdefault(tenant, 0)
         queue = self.queues.setdefault(tenant, deque())
         if not queue:
@@ -42,14 +35,14 @@ class Published:
                 self.counters[tenant] = max(self.counters[tenant], self.counters[self.last_left])
         queue.append(seq)
 
-    def select(self) -> tuple[str, Sequence] | None:
+    def select(self) -> tuple[str, PlainSequence] | None:
         def rank(tenant: str) -> tuple[int, int]:
             return (self.counters[tenant], self.queues[tenant][0].arrival_index)
 
         tenant = min(self.waiting(), key=rank, default=None)
         return None if tenant is None else (tenant, self.queues[tenant][0])
 
-    def leave(self, tenant: str, seq: Sequence) -> None:
+    def leave(self, tenant: str, seq: PlainSequence) -> None:
         self.queues[tenant].remove(seq)
         if not self.queues[tenant]:
             self.last_left = tenant
@@ -70,11 +63,11 @@ OPERATIONS = st.lists(
 @given(OPERATIONS)
 def test_it_selects_what_the_published_algorithm_selects(operations):
     policy, published = load_scheduling_policy("vtc", {}), Published()
-    running: list[tuple[str, Sequence]] = []
+    running: list[tuple[str, PlainSequence]] = []
     arrivals = itertools.count()
     for operation, tenant, number in operations:
         if operation == "arrive":
-            seq = make_sequence(next(arrivals), tenant=tenant, prompt=number)
+            seq = make_view(next(arrivals), tenant=tenant, prompt=number)
             policy.on_arrive(seq, NOW)
             published.arrive(tenant, seq)
         elif operation == "admit" and (choice := published.select()) is not None:
@@ -84,7 +77,7 @@ def test_it_selects_what_the_published_algorithm_selects(operations):
             running.append(choice)
         elif operation == "emit" and running:
             tenant = running[number % len(running)][0]
-            policy.charge(Service(tenant_id(tenant), make_path(tenant), 0, 1, 0))
+            policy.charge(output(tenant, 1))
             published.counters[tenant] += 2
         elif operation == "finish" and running:
             _, seq = running.pop(number % len(running))
@@ -95,6 +88,6 @@ def test_it_selects_what_the_published_algorithm_selects(operations):
             published.leave(tenant, seq)
 
         choice = published.select()
-        assert policy.select(NOW) is (None if choice is None else choice[1])
+        assert policy.select(()) is (None if choice is None else choice[1])
         for name in published.waiting():
-            assert policy.standing()[tenant_id(name)] == published.counters[name]
+            assert standing(policy, name) == published.counters[name]

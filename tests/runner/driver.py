@@ -1,6 +1,10 @@
-"""Plays the scheduler by hand: gives rows blocks in random order, builds plans, and poisons what is free with NaN."""
+"""Plays the scheduler by hand: gives rows blocks in random order, builds plans, and poisons what is free with NaN.
+
+That holds for both pools: a block is poisoned when it is free, which it is only once the copy that leaves it has ended.
+"""
 
 import random
+import threading
 from collections import abc
 from dataclasses import dataclass, field
 
@@ -8,8 +12,8 @@ import torch
 from torch import Tensor
 
 from engine.core.config import SchedulerConfig
-from engine.core.plan import RowStart, StepOutput, StepPlan
-from engine.core.types import BlockId, SamplingParams, SequenceKey
+from engine.core.plan import BlockCopy, CopyDirection, RowStart, StepOutput, StepPlan
+from engine.core.types import BlockId, CopyId, HostBlockId, SamplingParams, SequenceKey
 from engine.model.info import LoadedModel
 from engine.runner.model_runner import ModelRunner
 
@@ -18,7 +22,8 @@ GREEDY = SamplingParams(temperature=0.0)
 
 @dataclass(slots=True)
 class DrivenRow:
-    """Written by Driver. `is_known` says whether the runner has been told of the row."""
+    """Written by Driver. `is_known` says whether the runner has been told of the row; `host_block_ids` are its last
+    blocks, behind `block_ids`, while they are on the host."""
 
     token_ids: list[int]
     num_prompt_tokens: int
@@ -26,6 +31,7 @@ class DrivenRow:
     num_computed_tokens: int = 0
     block_ids: list[BlockId] = field(default_factory=list)
     is_known: bool = False
+    host_block_ids: list[HostBlockId] = field(default_factory=list)
 
     @property
     def output(self) -> list[int]:
@@ -39,13 +45,22 @@ class DrivenRow:
 class Driver:
     """`logits` [R, V] are the model's in the last step, one for each row that sampled, in the order of the plan."""
 
-    def __init__(self, model: LoadedModel, *, num_rows: int = 16, num_blocks: int = 256, block_size: int = 16) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        num_rows: int = 16,
+        num_blocks: int = 256,
+        block_size: int = 16,
+        num_host_blocks: int = 0,
+    ) -> None:
         self._config = SchedulerConfig(
             max_num_seqs=num_rows,
             max_num_batched_tokens=4096,
             block_size=block_size,
             num_device_blocks=num_blocks,
             max_model_len=model.config.context_tokens,
+            num_host_blocks=num_host_blocks,
         )
         self.runner = ModelRunner(model, self._config)
         self.rows: dict[int, DrivenRow] = {}
@@ -56,6 +71,14 @@ class Driver:
         self._free = [BlockId(block) for block in range(num_blocks)]
         self._poison(self._free)
         random.Random(7).shuffle(self._free)
+        self._free_host = [HostBlockId(block) for block in range(num_host_blocks)]
+        self._poison_host(self._free_host)
+        random.Random(8).shuffle(self._free_host)
+        self._num_copies = 0
+        self._new_copies: list[BlockCopy] = []
+        self._moving: dict[CopyId, tuple[BlockCopy, DrivenRow | None]] = {}
+        self._copy_ended = threading.Event()
+        self.runner.wake_on_completion(self._copy_ended.set)
 
     def close(self) -> None:
         """Let go of the model, which other tests go on using."""
@@ -77,6 +100,37 @@ class Driver:
         self._release(self.rows[row])
         self._stopped.append(row)
 
+    def swap_out(self, row: int, num_blocks: int) -> None:
+        """The sequence leaves its row; its last `num_blocks` go to the host with the next step."""
+        state = self.rows[row]
+        leaving = state.block_ids[len(state.block_ids) - num_blocks :]
+        assert num_blocks > 0, "nothing to swap"
+        assert not state.host_block_ids, "it is swapped out already"
+        state.host_block_ids = [self._free_host.pop() for _ in leaving]
+        self._start_copy(CopyDirection.OUT, leaving, state.host_block_ids, None)
+        del state.block_ids[len(state.block_ids) - num_blocks :]
+        state.is_known = False
+        self._stopped.append(row)
+
+    def swap_in(self, row: int) -> None:
+        """The blocks of a swapped sequence come back with the next step; it can go on once `is_moving` is False."""
+        state = self.rows[row]
+        fresh = [self._free.pop() for _ in state.host_block_ids]
+        self._start_copy(CopyDirection.IN, fresh, state.host_block_ids, state)
+
+    def is_moving(self, row: int) -> bool:
+        """Whether blocks of the sequence are being copied."""
+        host_block_ids = set(self.rows[row].host_block_ids)
+        return any(host_block_ids & set(copy.host_block_ids) for copy, _ in self._moving.values())
+
+    def finish_copies(self) -> None:
+        """Every copy has ended: the new ones are started in a plan of their own."""
+        self.step({})
+        while self._moving:
+            assert self._copy_ended.wait(30)
+            self._copy_ended.clear()
+            self._complete(self.runner.take_completed())
+
     def step(self, num_tokens: abc.Mapping[int, int]) -> StepOutput:
         """Compute that many tokens of each row, in this order, and keep what was sampled."""
         started, new_blocks = self._allocate(num_tokens)
@@ -90,12 +144,15 @@ class Driver:
             starts=tuple(start for _, start, _ in chunks),
             num_tokens=tuple(count for _, _, count in chunks),
             samples=tuple(start + count == len(self.rows[row].token_ids) for row, start, count in chunks),
+            copies=tuple(self._new_copies),
         )
+        self._new_copies = []
         output = self.runner.execute(plan)
         assert output.step_id == self._step_id
         assert set(output.accepted) | set(output.errors) == {
             row for row, samples in zip(plan.rows, plan.samples, strict=True) if samples
         }
+        self._complete(output.completed_copies)
         self._step_id += 1
         self._stopped.clear()
         for row, _, count in chunks:
@@ -143,6 +200,30 @@ class Driver:
                 new_blocks.append((row, tuple(fresh)))
         return tuple(started), tuple(new_blocks)
 
+    def _start_copy(
+        self,
+        direction: CopyDirection,
+        device_ids: abc.Sequence[BlockId],
+        host_ids: abc.Sequence[HostBlockId],
+        state: DrivenRow | None,
+    ) -> None:
+        copy = BlockCopy(CopyId(self._num_copies), direction, tuple(device_ids), tuple(host_ids))
+        self._num_copies += 1
+        self._new_copies.append(copy)
+        self._moving[copy.copy_id] = copy, state
+
+    def _complete(self, copy_ids: abc.Iterable[CopyId]) -> None:
+        for copy_id in copy_ids:
+            copy, state = self._moving.pop(copy_id)
+            if state is None:
+                self._poison(copy.device_block_ids)
+                self._free.extend(copy.device_block_ids)
+            else:
+                state.block_ids += copy.device_block_ids
+                state.host_block_ids = []
+                self._poison_host(copy.host_block_ids)
+                self._free_host.extend(copy.host_block_ids)
+
     def _release(self, state: DrivenRow) -> None:
         self._poison(state.block_ids)
         self._free.extend(state.block_ids)
@@ -152,4 +233,7 @@ class Driver:
         state.is_known = False
 
     def _poison(self, block_ids: abc.Sequence[BlockId]) -> None:
-        self.runner.kv_cache.blocks[:, torch.tensor(block_ids, dtype=torch.int64)] = torch.nan
+        self.runner.kv_cache.blocks[torch.tensor(block_ids, dtype=torch.int64)] = torch.nan
+
+    def _poison_host(self, block_ids: abc.Sequence[HostBlockId]) -> None:
+        self.runner.kv_cache.host_blocks[torch.tensor(block_ids, dtype=torch.int64)] = torch.nan

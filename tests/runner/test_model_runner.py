@@ -123,7 +123,7 @@ def test_row_with_values_that_are_not_finite_ends_alone(model, make_driver):
         driver.add(row, prompt)
     driver.prefill([0, 1, 2], chunk_size=20)
     first_block = driver.rows[1].block_ids[0]
-    driver.runner.kv_cache.blocks[:, first_block] = torch.inf
+    driver.runner.kv_cache.blocks[first_block] = torch.inf
     output = driver.step({0: 1, 1: 1, 2: 1})
     assert output.errors == {1: NON_FINITE_ERROR}
     assert output.accepted.keys() == {0, 2}

@@ -45,7 +45,7 @@ def test_chunks_attend_to_their_own_blocks(model, mix, max_gathered_blocks):
         block_tables.append([order.pop() for _ in range(-(-num_keys // BLOCK_SIZE))])
         rows.block_ids[row, : len(block_tables[-1])] = block_tables[-1]
         rows.block_ids[row, len(block_tables[-1]) :] = order[0]  # what a row owned before is still there
-    cache = kv_cache.blocks[0]
+    cache = kv_cache.layers[0]
     for block in range(120):
         cache[block] = torch.nan
     for table, num_keys in zip(block_tables, (starts + num_tokens).tolist(), strict=True):

@@ -11,13 +11,14 @@ from evenflow.inference.v1.model_pb2_grpc import ModelServiceStub
 from gateway.cli.demo.calibrate import measure_speed
 from gateway.cli.demo.screen import live_lines, live_table, print_plan, print_report, print_verdict
 from gateway.cli.demo.sizes import CHAT, full_sizes, sizes_for
-from gateway.cli.demo.tenants import create_tenants
+from gateway.cli.demo.tenants import create_tenants, engine_figures
 from gateway.cli.demo.traffic import Clients, Run
 from gateway.cli.errors import CliError, cli_error
 from gateway.cli.running import Session
 from gateway.private_files import read_text
 
-POLICIES = ("fcfs", "vtc")
+# Each with the victims that belong to it.
+POLICIES = {"fcfs": "latest_arrival", "fair": "over_served"}
 LINE_INTERVAL_S = 5.0
 REFRESH_PER_SECOND = 4
 
@@ -42,17 +43,19 @@ async def _play_on(session: Session, channel: grpc.aio.Channel, admin_key: str, 
     sizes = full_sizes() if full else sizes_for(await measure_speed(clients))
     print_plan(console, sizes)
     runs = {}
-    for policy in POLICIES:
+    for policy, preemption in POLICIES.items():
         console.print(f"\nThe engine starts again with --scheduling-policy {policy}.")
         with session.board:
-            await session.stack.replace_engine((*sizes.engine_flags, "--scheduling-policy", policy))
+            flags = "--scheduling-policy", policy, "--preemption-policy", preemption
+            await session.stack.replace_engine((*sizes.engine_flags, *flags))
         runs[policy] = Run(clients, sizes)
         await _watched(session, policy, runs[policy])
+        runs[policy].figures = await engine_figures(channel, admin_key)
     print_report(console, runs)
     failures = [text for run in runs.values() for seen in run.experiences.values() for text in seen.failures]
     if failures:
         raise CliError(f"{len(failures)} requests failed, the first one: {failures[0]}")
-    print_verdict(console, *runs.values())
+    print_verdict(console, runs)
 
 
 async def _watched(session: Session, policy: str, run: Run) -> None:

@@ -22,5 +22,12 @@ async def create_tenants(channel: grpc.aio.Channel, admin_key: str) -> dict[str,
     return keys
 
 
+async def engine_figures(channel: grpc.aio.Channel, admin_key: str) -> dict[str, pb.TenantStatus]:
+    """What the engine did to each team since it began; nothing where it does not answer."""
+    request = pb.GetSystemStatusRequest()
+    status = await AdminServiceStub(channel).GetSystemStatus(request, metadata=bearer(admin_key))
+    return {tenant.team.rpartition("/")[2]: tenant for engine in status.engines for tenant in engine.tenants}
+
+
 def bearer(key: str) -> Metadata:
     return (("authorization", f"Bearer {key}"),)

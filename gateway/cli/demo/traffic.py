@@ -19,7 +19,8 @@ from gateway.cli.connection import Metadata
 from gateway.cli.demo.sizes import BATCH, CHAT, SHORT_INTERVAL_S, Shape, Sizes
 from gateway.cli.errors import read_refusal
 
-if TYPE_CHECKING:  # the asynchronous stub is a type only
+if TYPE_CHECKING:
+    from evenflow.admin.v1.admin_pb2 import TenantStatus
     from evenflow.inference.v1.generation_pb2_grpc import GenerationServiceAsyncStub
 
 SEED = 20240705
@@ -109,6 +110,8 @@ class Run:
         self._sizes = sizes
         self._began_s = time.monotonic()
         self.experiences = {BATCH: Experience(), CHAT: Experience()}
+        # What the engine says that it did to each tenant; filled in when the run is over.
+        self.figures: abc.Mapping[str, TenantStatus] = {}
 
     @property
     def elapsed_s(self) -> float:

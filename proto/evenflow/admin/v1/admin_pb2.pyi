@@ -636,11 +636,14 @@ class SystemStatus(_message.Message):
     SCHEMA_REVISION_FIELD_NUMBER: _builtins.int
     ENGINES_FIELD_NUMBER: _builtins.int
     LIVE_REQUESTS_FIELD_NUMBER: _builtins.int
+    METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     store_reachable: _builtins.bool
     policy_revision: _builtins.int
     schema_revision: _builtins.str
     live_requests: _builtins.int
+    metrics_address: _builtins.str
+    """HOST:PORT of the Prometheus endpoint on the gateway's machine. Empty: there is none."""
     @_builtins.property
     def uptime(self) -> _duration_pb2.Duration: ...
     @_builtins.property
@@ -655,10 +658,11 @@ class SystemStatus(_message.Message):
         schema_revision: _builtins.str = ...,
         engines: _abc.Iterable[Global___EngineStatus] | None = ...,
         live_requests: _builtins.int = ...,
+        metrics_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "live_requests", b"live_requests", "policy_revision", b"policy_revision", "schema_revision", b"schema_revision", "store_reachable", b"store_reachable", "uptime", b"uptime", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "live_requests", b"live_requests", "metrics_address", b"metrics_address", "policy_revision", b"policy_revision", "schema_revision", b"schema_revision", "store_reachable", b"store_reachable", "uptime", b"uptime", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -667,6 +671,46 @@ Global___SystemStatus: _TypeAlias = SystemStatus  # noqa: Y015
 @_typing.final
 class EngineStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SchedulingOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class PreemptionOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     ADDRESS_FIELD_NUMBER: _builtins.int
     REACHABLE_FIELD_NUMBER: _builtins.int
@@ -685,6 +729,17 @@ class EngineStatus(_message.Message):
     MEAN_STEP_MS_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    SWAPPING_FIELD_NUMBER: _builtins.int
+    FENCED_DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
+    FREE_HOST_BLOCKS_FIELD_NUMBER: _builtins.int
+    NUM_HOST_BLOCKS_FIELD_NUMBER: _builtins.int
+    SCHEDULING_OPTIONS_FIELD_NUMBER: _builtins.int
+    PREEMPTION_OPTIONS_FIELD_NUMBER: _builtins.int
+    PREEMPTION_MODE_FIELD_NUMBER: _builtins.int
+    POLICY_FAULT_FIELD_NUMBER: _builtins.int
+    NUM_SWAPS_FIELD_NUMBER: _builtins.int
+    NUM_PAUSES_FIELD_NUMBER: _builtins.int
+    PREEMPTION_PRICES_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     reachable: _builtins.bool
     model: _builtins.str
@@ -701,8 +756,26 @@ class EngineStatus(_message.Message):
     num_preemptions: _builtins.int
     mean_step_ms: _builtins.float
     draining: _builtins.bool
+    swapping: _builtins.int
+    fenced_device_blocks: _builtins.int
+    free_host_blocks: _builtins.int
+    num_host_blocks: _builtins.int
+    preemption_mode: _builtins.str
+    """"auto", "swap" or "recompute"."""
+    policy_fault: _builtins.str
+    """Which policy was replaced by the order of arrival, and why. Empty: none."""
+    num_swaps: _builtins.int
+    num_pauses: _builtins.int
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantStatus]: ...
+    @_builtins.property
+    def scheduling_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """As they were given; an option that is missing has its default."""
+
+    @_builtins.property
+    def preemption_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def preemption_prices(self) -> Global___PreemptionPrices: ...
     def __init__(
         self,
         *,
@@ -723,14 +796,57 @@ class EngineStatus(_message.Message):
         mean_step_ms: _builtins.float = ...,
         tenants: _abc.Iterable[Global___TenantStatus] | None = ...,
         draining: _builtins.bool = ...,
+        swapping: _builtins.int = ...,
+        fenced_device_blocks: _builtins.int = ...,
+        free_host_blocks: _builtins.int = ...,
+        num_host_blocks: _builtins.int = ...,
+        scheduling_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        preemption_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        preemption_mode: _builtins.str = ...,
+        policy_fault: _builtins.str = ...,
+        num_swaps: _builtins.int = ...,
+        num_pauses: _builtins.int = ...,
+        preemption_prices: Global___PreemptionPrices | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["preemption_prices", b"preemption_prices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "draining", b"draining", "free_device_blocks", b"free_device_blocks", "mean_step_ms", b"mean_step_ms", "model", b"model", "num_device_blocks", b"num_device_blocks", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "paused", b"paused", "preemption_policy", b"preemption_policy", "reachable", b"reachable", "running", b"running", "scheduling_policy", b"scheduling_policy", "swapped", b"swapped", "tenants", b"tenants", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "draining", b"draining", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "mean_step_ms", b"mean_step_ms", "model", b"model", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "preemption_prices", b"preemption_prices", "reachable", b"reachable", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EngineStatus: _TypeAlias = EngineStatus  # noqa: Y015
+
+@_typing.final
+class PreemptionPrices(_message.Message):
+    """What it costs now to preempt a sequence of 1,000 tokens, by the prices that the engine has measured."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SWAP_FIELD_NUMBER: _builtins.int
+    RECOMPUTE_FIELD_NUMBER: _builtins.int
+    MEASURED_FIELD_NUMBER: _builtins.int
+    measured: _builtins.bool
+    """False: nothing was measured yet, and these follow from defaults."""
+    @_builtins.property
+    def swap(self) -> _duration_pb2.Duration:
+        """Out to the host and back in; unset without a host pool."""
+
+    @_builtins.property
+    def recompute(self) -> _duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        swap: _duration_pb2.Duration | None = ...,
+        recompute: _duration_pb2.Duration | None = ...,
+        measured: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["recompute", b"recompute", "swap", b"swap"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["measured", b"measured", "recompute", b"recompute", "swap", b"swap"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreemptionPrices: _TypeAlias = PreemptionPrices  # noqa: Y015
 
 @_typing.final
 class TenantStatus(_message.Message):
@@ -744,6 +860,19 @@ class TenantStatus(_message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     RECOMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
     STANDING_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    SWAPPED_FIELD_NUMBER: _builtins.int
+    BORROWED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_PAUSES_FIELD_NUMBER: _builtins.int
+    NUM_SWAPS_OUT_FIELD_NUMBER: _builtins.int
+    NUM_SWAPS_IN_FIELD_NUMBER: _builtins.int
+    COPIED_BYTES_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    SERVED_WORK_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    WEIGHT_SHARE_FIELD_NUMBER: _builtins.int
+    LEAD_FIELD_NUMBER: _builtins.int
+    DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
     team: _builtins.str
     """`organizations/{o}/teams/{t}`."""
     weight: _builtins.float
@@ -753,6 +882,27 @@ class TenantStatus(_message.Message):
     output_tokens: _builtins.int
     recomputed_tokens: _builtins.int
     standing: _builtins.float
+    paused: _builtins.int
+    swapped: _builtins.int
+    """Those included that are changing pools."""
+    borrowed_tokens: _builtins.int
+    """Tokens that it was lent while it yielded to others."""
+    num_pauses: _builtins.int
+    num_swaps_out: _builtins.int
+    num_swaps_in: _builtins.int
+    copied_bytes: _builtins.int
+    served_work: _builtins.float
+    """In cost units: a prompt token is one, an output token two."""
+    share: _builtins.float
+    """Of the work that all tenants were served, and what the weights give it of that, both 0 to 1."""
+    weight_share: _builtins.float
+    lead: _builtins.float
+    """How far it is ahead of the least served sibling that has work, in cost units by weight."""
+    device_blocks: _builtins.int
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """Of all its requests together, from arrival to the first step."""
+
     def __init__(
         self,
         *,
@@ -764,10 +914,23 @@ class TenantStatus(_message.Message):
         output_tokens: _builtins.int = ...,
         recomputed_tokens: _builtins.int = ...,
         standing: _builtins.float = ...,
+        paused: _builtins.int = ...,
+        swapped: _builtins.int = ...,
+        borrowed_tokens: _builtins.int = ...,
+        num_pauses: _builtins.int = ...,
+        num_swaps_out: _builtins.int = ...,
+        num_swaps_in: _builtins.int = ...,
+        copied_bytes: _builtins.int = ...,
+        wait: _duration_pb2.Duration | None = ...,
+        served_work: _builtins.float = ...,
+        share: _builtins.float = ...,
+        weight_share: _builtins.float = ...,
+        lead: _builtins.float = ...,
+        device_blocks: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["output_tokens", b"output_tokens", "prefill_tokens", b"prefill_tokens", "recomputed_tokens", b"recomputed_tokens", "running", b"running", "standing", b"standing", "team", b"team", "waiting", b"waiting", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["borrowed_tokens", b"borrowed_tokens", "copied_bytes", b"copied_bytes", "device_blocks", b"device_blocks", "lead", b"lead", "num_pauses", b"num_pauses", "num_swaps_in", b"num_swaps_in", "num_swaps_out", b"num_swaps_out", "output_tokens", b"output_tokens", "paused", b"paused", "prefill_tokens", b"prefill_tokens", "recomputed_tokens", b"recomputed_tokens", "running", b"running", "served_work", b"served_work", "share", b"share", "standing", b"standing", "swapped", b"swapped", "team", b"team", "wait", b"wait", "waiting", b"waiting", "weight", b"weight", "weight_share", b"weight_share"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -787,6 +950,137 @@ class GetSystemStatusRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetSystemStatusRequest: _TypeAlias = GetSystemStatusRequest  # noqa: Y015
+
+@_typing.final
+class SetSchedulingPolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SchedulingOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class PreemptionOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    SCHEDULING_POLICY_FIELD_NUMBER: _builtins.int
+    SCHEDULING_OPTIONS_FIELD_NUMBER: _builtins.int
+    PREEMPTION_POLICY_FIELD_NUMBER: _builtins.int
+    PREEMPTION_OPTIONS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    """An engine's address, as GetSystemStatus has it. Empty: every engine."""
+    scheduling_policy: _builtins.str
+    """The name of an installed policy. Empty: the scheduling policy stays."""
+    preemption_policy: _builtins.str
+    """Empty: the preemption policy stays."""
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    @_builtins.property
+    def scheduling_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """An option that is missing takes its default."""
+
+    @_builtins.property
+    def preemption_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+        scheduling_policy: _builtins.str = ...,
+        scheduling_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        preemption_policy: _builtins.str = ...,
+        preemption_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "request_id", b"request_id", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetSchedulingPolicyRequest: _TypeAlias = SetSchedulingPolicyRequest  # noqa: Y015
+
+@_typing.final
+class SetSchedulingPolicyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SWITCHES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def switches(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicySwitch]: ...
+    def __init__(
+        self,
+        *,
+        switches: _abc.Iterable[Global___PolicySwitch] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["switches", b"switches"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetSchedulingPolicyResponse: _TypeAlias = SetSchedulingPolicyResponse  # noqa: Y015
+
+@_typing.final
+class PolicySwitch(_message.Message):
+    """What one engine decided by before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    PREVIOUS_SCHEDULING_POLICY_FIELD_NUMBER: _builtins.int
+    PREVIOUS_PREEMPTION_POLICY_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    previous_scheduling_policy: _builtins.str
+    previous_preemption_policy: _builtins.str
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+        previous_scheduling_policy: _builtins.str = ...,
+        previous_preemption_policy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "previous_preemption_policy", b"previous_preemption_policy", "previous_scheduling_policy", b"previous_scheduling_policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicySwitch: _TypeAlias = PolicySwitch  # noqa: Y015
 
 @_typing.final
 class CreateOrganizationRequest(_message.Message):

@@ -124,6 +124,11 @@ class AdminServiceStub:
                 request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.GetSystemStatusRequest.SerializeToString,
                 response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.SystemStatus.FromString,
                 _registered_method=True)
+        self.SetSchedulingPolicy = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/SetSchedulingPolicy',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.SetSchedulingPolicyRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.SetSchedulingPolicyResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -240,6 +245,14 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetSchedulingPolicy(self, request, context):
+        """From the next step on the engines decide by other policies, whose counters are carried over. Lasts until an engine
+        starts again: its settings say what it starts with.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -332,6 +345,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetSystemStatus,
                     request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.GetSystemStatusRequest.FromString,
                     response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.SystemStatus.SerializeToString,
+            ),
+            'SetSchedulingPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetSchedulingPolicy,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.SetSchedulingPolicyRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.SetSchedulingPolicyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -820,6 +838,33 @@ class AdminService:
             '/evenflow.admin.v1.AdminService/GetSystemStatus',
             evenflow_dot_admin_dot_v1_dot_admin__pb2.GetSystemStatusRequest.SerializeToString,
             evenflow_dot_admin_dot_v1_dot_admin__pb2.SystemStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetSchedulingPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/SetSchedulingPolicy',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.SetSchedulingPolicyRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.SetSchedulingPolicyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,10 @@ class AdminServiceStub:
     UpdateQuotaPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateQuotaPolicyRequest, _admin_pb2.QuotaPolicy]
     GetSystemStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetSystemStatusRequest, _admin_pb2.SystemStatus]
     """Health of the parts and the engine's figures."""
+    SetSchedulingPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetSchedulingPolicyRequest, _admin_pb2.SetSchedulingPolicyResponse]
+    """From the next step on the engines decide by other policies, whose counters are carried over. Lasts until an engine
+    starts again: its settings say what it starts with.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -82,6 +86,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     UpdateQuotaPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateQuotaPolicyRequest, _admin_pb2.QuotaPolicy]  # type: ignore[assignment]
     GetSystemStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetSystemStatusRequest, _admin_pb2.SystemStatus]  # type: ignore[assignment]
     """Health of the parts and the engine's figures."""
+    SetSchedulingPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetSchedulingPolicyRequest, _admin_pb2.SetSchedulingPolicyResponse]  # type: ignore[assignment]
+    """From the next step on the engines decide by other policies, whose counters are carried over. Lasts until an engine
+    starts again: its settings say what it starts with.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -213,5 +221,15 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SystemStatus, _abc.Awaitable[_admin_pb2.SystemStatus]]:
         """Health of the parts and the engine's figures."""
+
+    @_abc_1.abstractmethod
+    def SetSchedulingPolicy(
+        self,
+        request: _admin_pb2.SetSchedulingPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SetSchedulingPolicyResponse, _abc.Awaitable[_admin_pb2.SetSchedulingPolicyResponse]]:
+        """From the next step on the engines decide by other policies, whose counters are carried over. Lasts until an engine
+        starts again: its settings say what it starts with.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

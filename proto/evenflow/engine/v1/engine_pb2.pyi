@@ -867,6 +867,46 @@ Global___GetStatsRequest: _TypeAlias = GetStatsRequest  # noqa: Y015
 class GetStatsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class SchedulingOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class PreemptionOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SCHEDULING_POLICY_FIELD_NUMBER: _builtins.int
     PREEMPTION_POLICY_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
@@ -884,6 +924,15 @@ class GetStatsResponse(_message.Message):
     TENANTS_FIELD_NUMBER: _builtins.int
     UPTIME_S_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    SWAPPING_FIELD_NUMBER: _builtins.int
+    FENCED_DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
+    PRICES_FIELD_NUMBER: _builtins.int
+    PREEMPTION_MODE_FIELD_NUMBER: _builtins.int
+    SCHEDULING_OPTIONS_FIELD_NUMBER: _builtins.int
+    PREEMPTION_OPTIONS_FIELD_NUMBER: _builtins.int
+    POLICY_FAULT_FIELD_NUMBER: _builtins.int
+    NUM_SWAPS_FIELD_NUMBER: _builtins.int
+    NUM_PAUSES_FIELD_NUMBER: _builtins.int
     scheduling_policy: _builtins.str
     preemption_policy: _builtins.str
     running: _builtins.int
@@ -901,8 +950,26 @@ class GetStatsResponse(_message.Message):
     """Of the last 256 steps."""
     uptime_s: _builtins.float
     draining: _builtins.bool
+    swapping: _builtins.int
+    """Moving between the pools, in either direction."""
+    fenced_device_blocks: _builtins.int
+    """Part of a copy that is under way: neither free nor usable."""
+    preemption_mode: _builtins.str
+    """"auto", "swap" or "recompute"."""
+    policy_fault: _builtins.str
+    """Which policy was replaced by the order of arrival, and why. Empty: none."""
+    num_swaps: _builtins.int
+    num_pauses: _builtins.int
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantStats]: ...
+    @_builtins.property
+    def prices(self) -> Global___Prices: ...
+    @_builtins.property
+    def scheduling_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """As they were given; an option that is missing has its default."""
+
+    @_builtins.property
+    def preemption_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
         self,
         *,
@@ -923,14 +990,98 @@ class GetStatsResponse(_message.Message):
         tenants: _abc.Iterable[Global___TenantStats] | None = ...,
         uptime_s: _builtins.float = ...,
         draining: _builtins.bool = ...,
+        swapping: _builtins.int = ...,
+        fenced_device_blocks: _builtins.int = ...,
+        prices: Global___Prices | None = ...,
+        preemption_mode: _builtins.str = ...,
+        scheduling_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        preemption_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        policy_fault: _builtins.str = ...,
+        num_swaps: _builtins.int = ...,
+        num_pauses: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prices", b"prices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "draining", b"draining", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "mean_step_ms", b"mean_step_ms", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "paused", b"paused", "preemption_policy", b"preemption_policy", "running", b"running", "scheduling_policy", b"scheduling_policy", "swapped", b"swapped", "tenants", b"tenants", "uptime_s", b"uptime_s", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "draining", b"draining", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "mean_step_ms", b"mean_step_ms", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "prices", b"prices", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "uptime_s", b"uptime_s", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatsResponse: _TypeAlias = GetStatsResponse  # noqa: Y015
+
+@_typing.final
+class Prices(_message.Message):
+    """What preemption can cost, measured at the start and corrected since."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COPY_OUT_BLOCK_NS_FIELD_NUMBER: _builtins.int
+    COPY_IN_BLOCK_NS_FIELD_NUMBER: _builtins.int
+    COPY_LAUNCH_NS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    MEASURED_FIELD_NUMBER: _builtins.int
+    copy_out_block_ns: _builtins.float
+    """Per block, from the device to the host and back; each copy costs `copy_launch_ns` besides."""
+    copy_in_block_ns: _builtins.float
+    copy_launch_ns: _builtins.float
+    measured: _builtins.bool
+    """False: nothing was measured yet, and these are defaults."""
+    @_builtins.property
+    def step(self) -> Global___StepCosts: ...
+    def __init__(
+        self,
+        *,
+        copy_out_block_ns: _builtins.float = ...,
+        copy_in_block_ns: _builtins.float = ...,
+        copy_launch_ns: _builtins.float = ...,
+        step: Global___StepCosts | None = ...,
+        measured: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["step", b"step"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy_in_block_ns", b"copy_in_block_ns", "copy_launch_ns", b"copy_launch_ns", "copy_out_block_ns", b"copy_out_block_ns", "measured", b"measured", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Prices: _TypeAlias = Prices  # noqa: Y015
+
+@_typing.final
+class StepCosts(_message.Message):
+    """The time of a step in nanoseconds is linear in what it holds; these are the coefficients."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BASE_NS_FIELD_NUMBER: _builtins.int
+    PREFILL_TOKEN_NS_FIELD_NUMBER: _builtins.int
+    PREFILL_KEY_NS_FIELD_NUMBER: _builtins.int
+    DECODE_NS_FIELD_NUMBER: _builtins.int
+    DECODE_KEY_NS_FIELD_NUMBER: _builtins.int
+    COPIED_BLOCK_NS_FIELD_NUMBER: _builtins.int
+    base_ns: _builtins.float
+    prefill_token_ns: _builtins.float
+    prefill_key_ns: _builtins.float
+    """Of each key that such a token attends to."""
+    decode_ns: _builtins.float
+    """Of each decoding sequence."""
+    decode_key_ns: _builtins.float
+    copied_block_ns: _builtins.float
+    """By which a block that is copied meanwhile delays the step."""
+    def __init__(
+        self,
+        *,
+        base_ns: _builtins.float = ...,
+        prefill_token_ns: _builtins.float = ...,
+        prefill_key_ns: _builtins.float = ...,
+        decode_ns: _builtins.float = ...,
+        decode_key_ns: _builtins.float = ...,
+        copied_block_ns: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_ns", b"base_ns", "copied_block_ns", b"copied_block_ns", "decode_key_ns", b"decode_key_ns", "decode_ns", b"decode_ns", "prefill_key_ns", b"prefill_key_ns", "prefill_token_ns", b"prefill_token_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepCosts: _TypeAlias = StepCosts  # noqa: Y015
 
 @_typing.final
 class TenantStats(_message.Message):
@@ -943,6 +1094,22 @@ class TenantStats(_message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     RECOMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
     STANDING_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    SWAPPED_FIELD_NUMBER: _builtins.int
+    BORROWED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_PAUSES_FIELD_NUMBER: _builtins.int
+    NUM_SWAPS_OUT_FIELD_NUMBER: _builtins.int
+    NUM_SWAPS_IN_FIELD_NUMBER: _builtins.int
+    COPIED_BLOCKS_FIELD_NUMBER: _builtins.int
+    COPIED_BYTES_FIELD_NUMBER: _builtins.int
+    WAIT_NS_FIELD_NUMBER: _builtins.int
+    SERVED_WORK_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    WEIGHT_SHARE_FIELD_NUMBER: _builtins.int
+    LEAD_FIELD_NUMBER: _builtins.int
+    DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
+    SWAPPING_FIELD_NUMBER: _builtins.int
+    NUM_PREEMPTIONS_FIELD_NUMBER: _builtins.int
     running: _builtins.int
     waiting: _builtins.int
     prefill_tokens: _builtins.int
@@ -950,7 +1117,32 @@ class TenantStats(_message.Message):
     output_tokens: _builtins.int
     recomputed_tokens: _builtins.int
     standing: _builtins.float
-    """The policy's counter; higher is more over-served."""
+    """The policy's counter of the team; higher is more over-served."""
+    paused: _builtins.int
+    swapped: _builtins.int
+    borrowed_tokens: _builtins.int
+    """Tokens that it was lent while it yielded, because nobody else could use the step."""
+    num_pauses: _builtins.int
+    num_swaps_out: _builtins.int
+    num_swaps_in: _builtins.int
+    copied_blocks: _builtins.int
+    """In both directions together."""
+    copied_bytes: _builtins.int
+    wait_ns: _builtins.int
+    """Of its requests together, from arrival to the first step."""
+    served_work: _builtins.float
+    """In cost units: a prompt token is one, an output token two, and tokens that are computed again are none."""
+    share: _builtins.float
+    """Of the work that all tenants were served, and what the weights give it of that, both 0 to 1."""
+    weight_share: _builtins.float
+    lead: _builtins.float
+    """How far its counter is ahead of the least served sibling that has work, on the level where it is furthest; 0
+    where the policy does not count.
+    """
+    device_blocks: _builtins.int
+    swapping: _builtins.int
+    num_preemptions: _builtins.int
+    """Times that a request lost blocks, by swap or by computing again."""
     @_builtins.property
     def path(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightedNode]: ...
     def __init__(
@@ -963,14 +1155,230 @@ class TenantStats(_message.Message):
         output_tokens: _builtins.int = ...,
         recomputed_tokens: _builtins.int = ...,
         standing: _builtins.float = ...,
+        paused: _builtins.int = ...,
+        swapped: _builtins.int = ...,
+        borrowed_tokens: _builtins.int = ...,
+        num_pauses: _builtins.int = ...,
+        num_swaps_out: _builtins.int = ...,
+        num_swaps_in: _builtins.int = ...,
+        copied_blocks: _builtins.int = ...,
+        copied_bytes: _builtins.int = ...,
+        wait_ns: _builtins.int = ...,
+        served_work: _builtins.float = ...,
+        share: _builtins.float = ...,
+        weight_share: _builtins.float = ...,
+        lead: _builtins.float = ...,
+        device_blocks: _builtins.int = ...,
+        swapping: _builtins.int = ...,
+        num_preemptions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["output_tokens", b"output_tokens", "path", b"path", "prefill_tokens", b"prefill_tokens", "recomputed_tokens", b"recomputed_tokens", "running", b"running", "standing", b"standing", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["borrowed_tokens", b"borrowed_tokens", "copied_blocks", b"copied_blocks", "copied_bytes", b"copied_bytes", "device_blocks", b"device_blocks", "lead", b"lead", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_swaps_in", b"num_swaps_in", "num_swaps_out", b"num_swaps_out", "output_tokens", b"output_tokens", "path", b"path", "paused", b"paused", "prefill_tokens", b"prefill_tokens", "recomputed_tokens", b"recomputed_tokens", "running", b"running", "served_work", b"served_work", "share", b"share", "standing", b"standing", "swapped", b"swapped", "swapping", b"swapping", "wait_ns", b"wait_ns", "waiting", b"waiting", "weight_share", b"weight_share"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TenantStats: _TypeAlias = TenantStats  # noqa: Y015
+
+@_typing.final
+class SetSchedulingPolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class OptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class PreemptionOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    PREEMPTION_NAME_FIELD_NUMBER: _builtins.int
+    PREEMPTION_OPTIONS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Of an installed policy. Empty: the scheduling policy stays."""
+    validate_only: _builtins.bool
+    """Everything is checked, nothing is changed."""
+    preemption_name: _builtins.str
+    """Empty: the preemption policy stays."""
+    @_builtins.property
+    def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def preemption_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        validate_only: _builtins.bool = ...,
+        preemption_name: _builtins.str = ...,
+        preemption_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "options", b"options", "preemption_name", b"preemption_name", "preemption_options", b"preemption_options", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetSchedulingPolicyRequest: _TypeAlias = SetSchedulingPolicyRequest  # noqa: Y015
+
+@_typing.final
+class SetSchedulingPolicyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREVIOUS_NAME_FIELD_NUMBER: _builtins.int
+    PREVIOUS_PREEMPTION_NAME_FIELD_NUMBER: _builtins.int
+    previous_name: _builtins.str
+    previous_preemption_name: _builtins.str
+    def __init__(
+        self,
+        *,
+        previous_name: _builtins.str = ...,
+        previous_preemption_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["previous_name", b"previous_name", "previous_preemption_name", b"previous_preemption_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetSchedulingPolicyResponse: _TypeAlias = SetSchedulingPolicyResponse  # noqa: Y015
+
+@_typing.final
+class UpdateNodesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeUpdate]: ...
+    def __init__(
+        self,
+        *,
+        nodes: _abc.Iterable[Global___NodeUpdate] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateNodesRequest: _TypeAlias = UpdateNodesRequest  # noqa: Y015
+
+@_typing.final
+class NodeUpdate(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    weight: _builtins.float
+    revision: _builtins.int
+    """Of the change that set the weight. An older one than the engine has seen of the node is ignored."""
+    @_builtins.property
+    def path(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """(organization), or (organization, team)."""
+
+    def __init__(
+        self,
+        *,
+        path: _abc.Iterable[_builtins.str] | None = ...,
+        weight: _builtins.float = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "revision", b"revision", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeUpdate: _TypeAlias = NodeUpdate  # noqa: Y015
+
+@_typing.final
+class UpdateNodesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateNodesResponse: _TypeAlias = UpdateNodesResponse  # noqa: Y015
+
+@_typing.final
+class UpdateClassesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLASSES_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    @_builtins.property
+    def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PriorityClass]: ...
+    def __init__(
+        self,
+        *,
+        classes: _abc.Iterable[Global___PriorityClass] | None = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateClassesRequest: _TypeAlias = UpdateClassesRequest  # noqa: Y015
+
+@_typing.final
+class UpdateClassesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateClassesResponse: _TypeAlias = UpdateClassesResponse  # noqa: Y015
 
 @_typing.final
 class DrainRequest(_message.Message):
@@ -1190,71 +1598,6 @@ class ExplainRequestResponse(_message.Message):
 Global___ExplainRequestResponse: _TypeAlias = ExplainRequestResponse  # noqa: Y015
 
 @_typing.final
-class SetSchedulingPolicyRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class OptionsEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    NAME_FIELD_NUMBER: _builtins.int
-    OPTIONS_FIELD_NUMBER: _builtins.int
-    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
-    name: _builtins.str
-    validate_only: _builtins.bool
-    @_builtins.property
-    def options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
-    def __init__(
-        self,
-        *,
-        name: _builtins.str = ...,
-        options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-        validate_only: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "options", b"options", "validate_only", b"validate_only"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SetSchedulingPolicyRequest: _TypeAlias = SetSchedulingPolicyRequest  # noqa: Y015
-
-@_typing.final
-class SetSchedulingPolicyResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PREVIOUS_NAME_FIELD_NUMBER: _builtins.int
-    previous_name: _builtins.str
-    def __init__(
-        self,
-        *,
-        previous_name: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["previous_name", b"previous_name"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SetSchedulingPolicyResponse: _TypeAlias = SetSchedulingPolicyResponse  # noqa: Y015
-
-@_typing.final
 class StreamUsageRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1305,102 +1648,3 @@ class StreamUsageResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StreamUsageResponse: _TypeAlias = StreamUsageResponse  # noqa: Y015
-
-@_typing.final
-class UpdateNodesRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NODES_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeUpdate]: ...
-    def __init__(
-        self,
-        *,
-        nodes: _abc.Iterable[Global___NodeUpdate] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___UpdateNodesRequest: _TypeAlias = UpdateNodesRequest  # noqa: Y015
-
-@_typing.final
-class NodeUpdate(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PATH_FIELD_NUMBER: _builtins.int
-    WEIGHT_FIELD_NUMBER: _builtins.int
-    REVISION_FIELD_NUMBER: _builtins.int
-    weight: _builtins.float
-    revision: _builtins.int
-    @_builtins.property
-    def path(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    def __init__(
-        self,
-        *,
-        path: _abc.Iterable[_builtins.str] | None = ...,
-        weight: _builtins.float = ...,
-        revision: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "revision", b"revision", "weight", b"weight"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___NodeUpdate: _TypeAlias = NodeUpdate  # noqa: Y015
-
-@_typing.final
-class UpdateNodesResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___UpdateNodesResponse: _TypeAlias = UpdateNodesResponse  # noqa: Y015
-
-@_typing.final
-class UpdateClassesRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    CLASSES_FIELD_NUMBER: _builtins.int
-    REVISION_FIELD_NUMBER: _builtins.int
-    revision: _builtins.int
-    @_builtins.property
-    def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PriorityClass]: ...
-    def __init__(
-        self,
-        *,
-        classes: _abc.Iterable[Global___PriorityClass] | None = ...,
-        revision: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "revision", b"revision"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___UpdateClassesRequest: _TypeAlias = UpdateClassesRequest  # noqa: Y015
-
-@_typing.final
-class UpdateClassesResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___UpdateClassesResponse: _TypeAlias = UpdateClassesResponse  # noqa: Y015

@@ -49,6 +49,21 @@ class EngineServiceStub:
                 request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GetStatsRequest.SerializeToString,
                 response_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GetStatsResponse.FromString,
                 _registered_method=True)
+        self.SetSchedulingPolicy = channel.unary_unary(
+                '/evenflow.engine.v1.EngineService/SetSchedulingPolicy',
+                request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.SetSchedulingPolicyRequest.SerializeToString,
+                response_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.SetSchedulingPolicyResponse.FromString,
+                _registered_method=True)
+        self.UpdateNodes = channel.unary_unary(
+                '/evenflow.engine.v1.EngineService/UpdateNodes',
+                request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateNodesRequest.SerializeToString,
+                response_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateNodesResponse.FromString,
+                _registered_method=True)
+        self.UpdateClasses = channel.unary_unary(
+                '/evenflow.engine.v1.EngineService/UpdateClasses',
+                request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateClassesRequest.SerializeToString,
+                response_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateClassesResponse.FromString,
+                _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/evenflow.engine.v1.EngineService/Drain',
                 request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.DrainRequest.SerializeToString,
@@ -79,6 +94,28 @@ class EngineServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetSchedulingPolicy(self, request, context):
+        """From the next step on the named policies decide; their counters are carried over where both count alike. Lasts
+        until the engine ends: its settings say what it starts with.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateNodes(self, request, context):
+        """Weights that govern queued and running work from the next step on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateClasses(self, request, context):
+        """The same for priority classes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Drain(self, request, context):
         """Stops intake and returns when the last accepted request has ended.
         """
@@ -103,6 +140,21 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     servicer.GetStats,
                     request_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GetStatsRequest.FromString,
                     response_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GetStatsResponse.SerializeToString,
+            ),
+            'SetSchedulingPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetSchedulingPolicy,
+                    request_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.SetSchedulingPolicyRequest.FromString,
+                    response_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.SetSchedulingPolicyResponse.SerializeToString,
+            ),
+            'UpdateNodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateNodes,
+                    request_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateNodesRequest.FromString,
+                    response_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateNodesResponse.SerializeToString,
+            ),
+            'UpdateClasses': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateClasses,
+                    request_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateClassesRequest.FromString,
+                    response_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateClassesResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
@@ -191,6 +243,87 @@ class EngineService:
             '/evenflow.engine.v1.EngineService/GetStats',
             evenflow_dot_engine_dot_v1_dot_engine__pb2.GetStatsRequest.SerializeToString,
             evenflow_dot_engine_dot_v1_dot_engine__pb2.GetStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetSchedulingPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.engine.v1.EngineService/SetSchedulingPolicy',
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.SetSchedulingPolicyRequest.SerializeToString,
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.SetSchedulingPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateNodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.engine.v1.EngineService/UpdateNodes',
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateNodesRequest.SerializeToString,
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateNodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateClasses(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.engine.v1.EngineService/UpdateClasses',
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateClassesRequest.SerializeToString,
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateClassesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,14 @@ class EngineServiceStub:
     """
     GetModelInfo: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetModelInfoRequest, _engine_pb2.GetModelInfoResponse]
     GetStats: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetStatsRequest, _engine_pb2.GetStatsResponse]
+    SetSchedulingPolicy: _grpc.UnaryUnaryMultiCallable[_engine_pb2.SetSchedulingPolicyRequest, _engine_pb2.SetSchedulingPolicyResponse]
+    """From the next step on the named policies decide; their counters are carried over where both count alike. Lasts
+    until the engine ends: its settings say what it starts with.
+    """
+    UpdateNodes: _grpc.UnaryUnaryMultiCallable[_engine_pb2.UpdateNodesRequest, _engine_pb2.UpdateNodesResponse]
+    """Weights that govern queued and running work from the next step on."""
+    UpdateClasses: _grpc.UnaryUnaryMultiCallable[_engine_pb2.UpdateClassesRequest, _engine_pb2.UpdateClassesResponse]
+    """The same for priority classes."""
     Drain: _grpc.UnaryUnaryMultiCallable[_engine_pb2.DrainRequest, _engine_pb2.DrainResponse]
     """Stops intake and returns when the last accepted request has ended."""
 
@@ -49,6 +57,14 @@ class EngineServiceAsyncStub(EngineServiceStub):
     """
     GetModelInfo: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetModelInfoRequest, _engine_pb2.GetModelInfoResponse]  # type: ignore[assignment]
     GetStats: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetStatsRequest, _engine_pb2.GetStatsResponse]  # type: ignore[assignment]
+    SetSchedulingPolicy: _aio.UnaryUnaryMultiCallable[_engine_pb2.SetSchedulingPolicyRequest, _engine_pb2.SetSchedulingPolicyResponse]  # type: ignore[assignment]
+    """From the next step on the named policies decide; their counters are carried over where both count alike. Lasts
+    until the engine ends: its settings say what it starts with.
+    """
+    UpdateNodes: _aio.UnaryUnaryMultiCallable[_engine_pb2.UpdateNodesRequest, _engine_pb2.UpdateNodesResponse]  # type: ignore[assignment]
+    """Weights that govern queued and running work from the next step on."""
+    UpdateClasses: _aio.UnaryUnaryMultiCallable[_engine_pb2.UpdateClassesRequest, _engine_pb2.UpdateClassesResponse]  # type: ignore[assignment]
+    """The same for priority classes."""
     Drain: _aio.UnaryUnaryMultiCallable[_engine_pb2.DrainRequest, _engine_pb2.DrainResponse]  # type: ignore[assignment]
     """Stops intake and returns when the last accepted request has ended."""
 
@@ -76,6 +92,32 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _engine_pb2.GetStatsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_pb2.GetStatsResponse, _abc.Awaitable[_engine_pb2.GetStatsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def SetSchedulingPolicy(
+        self,
+        request: _engine_pb2.SetSchedulingPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.SetSchedulingPolicyResponse, _abc.Awaitable[_engine_pb2.SetSchedulingPolicyResponse]]:
+        """From the next step on the named policies decide; their counters are carried over where both count alike. Lasts
+        until the engine ends: its settings say what it starts with.
+        """
+
+    @_abc_1.abstractmethod
+    def UpdateNodes(
+        self,
+        request: _engine_pb2.UpdateNodesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.UpdateNodesResponse, _abc.Awaitable[_engine_pb2.UpdateNodesResponse]]:
+        """Weights that govern queued and running work from the next step on."""
+
+    @_abc_1.abstractmethod
+    def UpdateClasses(
+        self,
+        request: _engine_pb2.UpdateClassesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.UpdateClassesResponse, _abc.Awaitable[_engine_pb2.UpdateClassesResponse]]:
+        """The same for priority classes."""
 
     @_abc_1.abstractmethod
     def Drain(

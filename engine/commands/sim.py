@@ -1,0 +1,316 @@
+"""`evenflow sim`: policies in virtual time, on traces or made-up traffic, before anyone switches them on.
+
+Progress goes to stderr, results to stdout. Nothing here decides anything: `engine.sim` runs, `engine.sim.report` shows.
+"""
+
+from collections import abc
+from contextlib import contextmanager
+from dataclasses import replace
+from json import dumps
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from engine.commands.simulation import options, suite_table
+from engine.commands.simulation.progress import traffic_progress
+from engine.core.types import Nanos
+from engine.decision_log import PolicyChoice
+from engine.errors import StartError
+from engine.model.errors import ModelError
+from engine.plugins import PolicyError
+from engine.sim.cost_lines import load_cost_line
+from engine.sim.errors import ScenarioError, SimulationError
+from engine.sim.metrics import Outcome, Recorder, RecorderOptions
+from engine.sim.replay import Difference
+from engine.sim.replay import replay as replay_log
+from engine.sim.report import outcome_tables, to_json_text, write_picture
+from engine.sim.run import Setup, parse_policy, policy_label, simulate
+from engine.sim.scenarios import SCENARIOS
+from engine.sim.scenarios_at_scale import SCENARIOS as SCENARIOS_AT_SCALE
+from engine.sim.suite import REFERENCE, Bench, Options, Scenario
+from engine.sim.traffic.reshape import Shape
+from engine.sim.traffic.row import NANOS_PER_S
+from engine.sim.traffic.source import TrafficSource, open_traffic
+from engine.sim.traffic.trace import Trace
+
+EXIT_DIFFERENT = 1
+EXIT_USAGE = 2
+
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help="Run policies in virtual time."
+)
+
+Traces = Annotated[
+    list[str] | None,
+    typer.Option("--trace", metavar="FILE[,NAME=VALUE...]", help="A trace to replay; repeatable, merged on one clock."),
+]
+Generators = Annotated[
+    list[str] | None,
+    typer.Option("--generate", metavar="SPEC", help="Made-up traffic, as tenants=8,rate=4,requests=1000; repeatable."),
+]
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy", metavar="NAME[:OPTION=VALUE,...]", help="Scheduling policy; repeatable. Default: fair, fcfs."
+    ),
+]
+Preemption = Annotated[str, typer.Option("--preemption-policy", metavar="NAME[:OPTION=VALUE,...]", help="Victims.")]
+Costs = Annotated[
+    str, typer.Option("--costs", metavar="NAME|FILE", help="a10g, cpu, or a file that evenflow profile wrote.")
+]
+Tenants = Annotated[
+    str, typer.Option("--tenants", metavar="RULE", help="column, conversation:N, zipf:N or single, for traces without.")
+]
+Folder = Annotated[
+    Path | None, typer.Option("--traces", metavar="DIR", help="Where traces lie. Else EVENFLOW_TRACES says it.")
+]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write JSON; - is stdout, alone.")]
+Load = Annotated[
+    float | None, typer.Option("--load", min=0.01, help="Stretch the traffic to this part of the engines' capacity.")
+]
+Rows = Annotated[int, typer.Option("--max-num-seqs", min=1)]
+Batch = Annotated[int, typer.Option("--max-num-batched-tokens", min=1)]
+BlockSize = Annotated[int, typer.Option("--block-size", min=1)]
+DeviceBlocks = Annotated[int, typer.Option("--num-device-blocks", min=1)]
+HostBlocks = Annotated[int, typer.Option("--num-host-blocks", min=0)]
+Context = Annotated[int, typer.Option("--max-model-len", min=1)]
+Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
+
+
+@app.command()
+def run(
+    trace: Traces = None,
+    generate: Generators = None,
+    policy: Policies = None,
+    preemption_policy: Preemption = "over_served",
+    costs: Costs = "a10g",
+    tenants: Tenants = "column",
+    traces: Folder = None,
+    load: Load = None,
+    weight: Annotated[list[str] | None, typer.Option("--weight", metavar="PATH=NUMBER")] = None,
+    priority_class: Annotated[list[str] | None, typer.Option("--class", metavar="NAME=RANK[:MIN_SHARE]")] = None,
+    engines: Annotated[int, typer.Option("--engines", min=1, help="Engines that share the traffic.")] = 1,
+    max_num_seqs: Rows = 64,
+    max_num_batched_tokens: Batch = 2048,
+    block_size: BlockSize = 16,
+    num_device_blocks: DeviceBlocks = 4096,
+    num_host_blocks: HostBlocks = 4096,
+    max_model_len: Context = 131_072,
+    preemption_mode: Annotated[str, typer.Option("--preemption", metavar="auto|swap|recompute")] = "auto",
+    max_requests: Annotated[int | None, typer.Option("--max-requests", min=1)] = None,
+    max_seconds: Annotated[float | None, typer.Option("--max-seconds", help="Of the traffic.")] = None,
+    until: Annotated[float | None, typer.Option("--until", help="Stop at that virtual second, done or not.")] = None,
+    length_divisor: Annotated[int, typer.Option("--length-divisor", min=1, help="Divide all lengths.")] = 1,
+    warm_up: Annotated[float, typer.Option("--warm-up", min=0, help="Virtual seconds left out of percentiles.")] = 0.0,
+    seed: Seed = 0,
+    json: JsonFile = None,
+    picture: Annotated[Path | None, typer.Option("--picture", metavar="FILE.png")] = None,
+    decision_log: Annotated[Path | None, typer.Option("--decision-log", metavar="FILE")] = None,
+) -> None:
+    """Serve the same traffic under each policy and compare. The same seed gives the same bytes on any machine."""
+    with _told_in_one_line("run"):
+        size = options.EngineSize(
+            max_num_seqs,
+            max_num_batched_tokens,
+            block_size,
+            num_device_blocks,
+            num_host_blocks,
+            max_model_len,
+            preemption_mode,
+        )
+        shape = Shape(max_requests=max_requests, max_seconds=max_seconds, length_divisor=length_divisor)
+        source = TrafficSource(tuple(trace or ()), tuple(generate or ()), tenants, shape, seed)
+        traffic = open_traffic(source, options.traces_folder(traces))
+        policies = [parse_policy(text) for text in policy or ("fair", "fcfs")]
+        if decision_log is not None and len(policies) > 1:
+            raise ScenarioError("a decision log is of one policy: give --policy once")
+        base = Setup(
+            size.config(),
+            load_cost_line(costs),
+            policies[0],
+            parse_policy(preemption_policy),
+            engines,
+            options.parse_tenancy(weight or (), priority_class or ()),
+        )
+        if load is not None:
+            traffic = options.at_load(traffic, load, base)
+        until_ns = None if until is None else Nanos(round(until * NANOS_PER_S))
+        outcomes = [
+            _outcome(setup, traffic, until_ns, round(warm_up * NANOS_PER_S), decision_log)
+            for setup in (_with_policy(base, choice) for choice in policies)
+        ]
+        _show(outcomes, base, json, picture, traffic.name)
+
+
+@app.command()
+def suite(
+    policy: Policies = None,
+    preemption_policy: Preemption = "over_served",
+    scenario: Annotated[list[str] | None, typer.Option("--scenario", metavar="S1", help="Only this one.")] = None,
+    costs: Costs = "cpu",
+    traces: Folder = None,
+    scale: Annotated[float, typer.Option("--scale", min=0.01, max=1.0, help="Length of each scenario.")] = 1.0,
+    seed: Seed = 0,
+    json: JsonFile = None,
+) -> None:
+    """Run the scenarios that can be simulated under each policy, and print what each promises and what came of it."""
+    with _told_in_one_line("suite"):
+        folder = options.traces_folder(traces)
+        chosen = _scenarios(scenario, has_traces=folder is not None)
+        policies = tuple(parse_policy(text) for text in policy or ("fair", "fcfs"))
+        line, victims = load_cost_line(costs), parse_policy(preemption_policy)
+        bench = Bench(Options(policies, victims, REFERENCE, line, seed, scale, folder))
+        verdicts = []
+        for each in chosen:
+            for choice in policies:
+                typer.echo(f"{each.name} {each.title}: {policy_label(choice)}", err=True)
+                verdicts.append(each.verdict(bench, choice))
+        if str(json) != "-":
+            stdout = Console()
+            stdout.print(f"C = {bench.work_per_s:,.0f} work/s on cost line {line.name}, seed {seed}, scale {scale:g}")
+            stdout.print(suite_table.verdict_table(chosen, verdicts))
+        _write_json(json, {"work_per_s": bench.work_per_s, "verdicts": suite_table.verdicts_to_json(verdicts)})
+
+
+@app.command("check-policy")
+def check_policy(name: Annotated[str, typer.Argument(metavar="NAME[:OPTION=VALUE,...]")]) -> None:
+    """Run the conformance suite on an installed policy, ours or anyone's. Exit code 1 if it breaks a rule."""
+    from engine.sim import conformance
+
+    def tell(check: conformance.Check) -> None:
+        console.print(f"[green]kept   [/] {check.name}" if check.passed else f"[red]broken [/] {check.name}")
+        if check.reason is not None:
+            console.print(f"        {check.reason}", markup=False)
+
+    console = Console()
+    with _told_in_one_line("check-policy"):
+        choice = parse_policy(name)
+        reports = conformance.check_policy(choice.name, choice.options, tell)
+    if not all(report.passed for report in reports):
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+@app.command()
+def replay(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="What evenflow engine --decision-log wrote.")],
+) -> None:
+    """Tell a decision log to a new scheduler: the same calls must give the same plans. Exit code 1 if they do not."""
+    with _told_in_one_line("replay"):
+        try:
+            with log.open() as file:
+                report = replay_log(file)
+        except OSError as error:
+            raise ScenarioError(f"{log} cannot be read: {error.strerror}") from error
+    typer.echo(f"{report.num_equal:,} of {report.num_plans:,} plans are identical")
+    if report.difference is not None:
+        typer.echo(_difference_text(log, report.difference), err=True)
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+@app.command()
+def validate(
+    trace: Traces = None,
+    generate: Generators = None,
+    policy: Policies = None,
+    preemption_policy: Preemption = "over_served",
+    costs: Annotated[str, typer.Option("--costs", metavar="FILE", help="Of this machine. Default: measured now.")] = "",
+    tenants: Tenants = "column",
+    traces: Folder = None,
+    load: Load = None,
+    model: Annotated[Path | None, typer.Option("--model", metavar="PATH")] = None,
+    max_num_seqs: Rows = 16,
+    max_num_batched_tokens: Batch = 256,
+    num_device_blocks: DeviceBlocks = 512,
+    num_host_blocks: HostBlocks = 512,
+    max_requests: Annotated[int, typer.Option("--max-requests", min=1)] = 200,
+    length_divisor: Annotated[int, typer.Option("--length-divisor", min=1)] = 1,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Live runs, for their own spread.")] = 1,
+    seed: Seed = 0,
+    json: JsonFile = None,
+) -> None:
+    """Serve the same traffic live, with the model in this process, and simulated; print both and the error."""
+    from engine.commands.simulation import validation
+
+    with _told_in_one_line("validate"):
+        shape = Shape(max_requests=max_requests, length_divisor=length_divisor)
+        source = TrafficSource(tuple(trace or ()), tuple(generate or ()), tenants, shape, seed)
+        traffic = open_traffic(source, options.traces_folder(traces))
+        size = validation.LiveSize(model, max_num_seqs, max_num_batched_tokens, num_device_blocks, num_host_blocks)
+        policies = tuple(parse_policy(text) for text in policy or ("fair", "fcfs"))
+        plan = validation.Plan(policies, parse_policy(preemption_policy), costs or None, load, repeat)
+        comparisons = validation.validate(traffic, size, plan)
+        if str(json) != "-":
+            Console().print(validation.comparison_table(comparisons))
+        _write_json(json, validation.comparisons_to_json(comparisons))
+
+
+def _with_policy(setup: Setup, choice: PolicyChoice) -> Setup:
+    return replace(setup, scheduling=choice)
+
+
+def _outcome(setup: Setup, traffic: Trace, until: Nanos | None, warm_up_ns: int, decision_log: Path | None) -> Outcome:
+    """One run; a policy that failed is told of in its notes, and on stderr."""
+    label = policy_label(setup.scheduling)
+    notes = (*traffic.notes, options.line_note(setup.line))
+    recorder = Recorder(RecorderOptions(label, setup.tenancy.weights, warm_up_ns=warm_up_ns, notes=notes))
+    with traffic_progress(label) as advance:
+        finished = simulate(setup, traffic, recorder, until=until, on_progress=advance, decision_log=decision_log)
+    for fault in finished.policy_faults:
+        typer.echo(f"evenflow sim run: {fault}; requests were served in order of arrival from then on", err=True)
+    outcome = recorder.result(finished.ended_at)
+    return replace(outcome, notes=(*outcome.notes, *finished.policy_faults))
+
+
+def _show(outcomes: abc.Sequence[Outcome], setup: Setup, json: Path | None, picture: Path | None, title: str) -> None:
+    if str(json) != "-":
+        Console().print(outcome_tables(outcomes))
+    if json is not None:
+        _write_text(json, to_json_text(outcomes, config=options.describe(setup)))
+    if picture is not None:
+        write_picture(outcomes, picture, title=title)
+        typer.echo(f"picture: {picture}", err=True)
+
+
+def _scenarios(names: list[str] | None, *, has_traces: bool) -> tuple[Scenario, ...]:
+    known = {scenario.name: scenario for scenario in (*SCENARIOS, *SCENARIOS_AT_SCALE)}
+    if names is None:
+        return tuple(each for each in known.values() if has_traces or not each.name.startswith("S11"))
+    for name in names:
+        if name not in known:
+            raise ScenarioError(f"there is no simulated scenario {name}; there are {', '.join(known)}")
+    return tuple(known[name] for name in names)
+
+
+def _difference_text(log: Path, difference: Difference) -> str:
+    planned = "no step" if difference.plan is None else f"step {difference.plan.step_id}"
+    expected = "no step" if difference.step is None else f"step {difference.step}"
+    return (
+        f"{log}:{difference.line_number}: the log has {expected} ({difference.expected_digest}), planned is {planned}"
+    )
+
+
+def _write_json(path: Path | None, content: object) -> None:
+    if path is not None:
+        _write_text(path, dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    if str(path) == "-":
+        typer.echo(text, nl=False)
+        return
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise ScenarioError(f"{path} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def _told_in_one_line(command: str) -> abc.Iterator[None]:
+    """What the user got wrong ends the process with code 2 and one line on stderr."""
+    try:
+        yield
+    except (SimulationError, PolicyError, StartError, ModelError) as error:
+        typer.echo(f"evenflow sim {command}: {error}", err=True)
+        raise typer.Exit(EXIT_USAGE) from None

@@ -1,0 +1,1 @@
+"""What the `evenflow sim` sub-commands are made of: options to setups, runs to tables, simulated against live."""

@@ -1,0 +1,115 @@
+"""From the words of the command line to a setup and its traffic. What makes no sense raises SimulationError."""
+
+import os
+from collections import abc
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.core.config import PreemptionChoice, SchedulerConfig
+from engine.core.types import PriorityClass
+from engine.sim.capacity import capacity
+from engine.sim.cost_lines import CostLine
+from engine.sim.errors import ScenarioError
+from engine.sim.run import Setup
+from engine.sim.samples import OUTPUT_COST, PREFILL_COST
+from engine.sim.traffic.reshape import Shape, load_of, reshape, stretch_for_load
+from engine.sim.traffic.trace import Trace
+from engine.sim.world import Tenancy
+
+TRACES_VARIABLE = "EVENFLOW_TRACES"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSize:
+    """The limits of each simulated engine, as flags have them."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    num_device_blocks: int
+    num_host_blocks: int
+    max_model_len: int
+    preemption_mode: str
+
+    def config(self) -> SchedulerConfig:
+        """Raises ScenarioError, naming the setting that is out of range."""
+        try:
+            return SchedulerConfig(
+                max_num_seqs=self.max_num_seqs,
+                max_num_batched_tokens=self.max_num_batched_tokens,
+                block_size=self.block_size,
+                num_device_blocks=self.num_device_blocks,
+                num_host_blocks=self.num_host_blocks,
+                max_model_len=self.max_model_len,
+                preemption_mode=PreemptionChoice(self.preemption_mode),
+            )
+        except ValueError as error:
+            raise ScenarioError(str(error)) from None
+
+
+def parse_tenancy(weights: abc.Iterable[str], classes: abc.Iterable[str]) -> Tenancy:
+    """`PATH=WEIGHT` and `NAME=RANK[:MIN_SHARE]`. Raises ScenarioError."""
+    weight_by_path: dict[str, float] = {}
+    class_by_name: dict[str, PriorityClass] = {}
+    for text in weights:
+        path, _, value = text.rpartition("=")
+        weight = _number(text, value)
+        if not path or not 0 < weight < float("inf"):
+            raise ScenarioError(f"a weight is PATH=NUMBER, finite and above 0, not {text!r}")
+        weight_by_path[path] = weight
+    for text in classes:
+        name, _, value = text.partition("=")
+        rank, _, min_share = value.partition(":")
+        share = _number(text, min_share or "0")
+        if not name or not 0 <= share <= 1:
+            raise ScenarioError(f"a class is NAME=RANK or NAME=RANK:MIN_SHARE, not {text!r}")
+        class_by_name[name] = PriorityClass(name, int(_number(text, rank)), share)
+    return Tenancy(weight_by_path, class_by_name)
+
+
+def at_load(trace: Trace, share: float, setup: Setup) -> Trace:
+    """The trace, stretched so that it asks for `share` of the capacity of all engines, which a note tells."""
+    load = load_of(trace)
+    if not load.num_requests:
+        raise ScenarioError("the traffic is empty")
+    totals = (load.num_prompt_tokens, load.num_output_tokens)
+    lengths = [max(1, round(total / load.num_requests)) for total in totals]
+    work_per_s = capacity(setup, lengths[0], lengths[1]) * setup.num_engines
+    stretch = stretch_for_load(load, share, work_per_s, (PREFILL_COST, OUTPUT_COST))
+    note = (
+        f"load {share:g} of C = {work_per_s:,.0f} work/s, which is 16 requests of {lengths[0]}/{lengths[1]} tokens at a"
+        f" time on each of {setup.num_engines} engines; mean lengths of the traffic"
+    )
+    stretched = reshape(trace, Shape(time_stretch=stretch))
+    return Trace(stretched.name, stretched.start_rows, (*stretched.notes, note), stretched.starts_at_ns)
+
+
+def describe(setup: Setup) -> dict[str, object]:
+    """What a run was made with, for its JSON."""
+    config = {name: getattr(setup.config, name) for name in SchedulerConfig.__slots__}
+    return {
+        "engine": {name: getattr(value, "value", value) for name, value in config.items()},
+        "num_engines": setup.num_engines,
+        "costs": {"name": setup.line.name, **setup.line.coefficients()},
+        "preemption_policy": setup.preemption.as_json(),
+        "weights": dict(setup.tenancy.weights),
+    }
+
+
+def line_note(line: CostLine) -> str:
+    """The cost line in words."""
+    coefficients = ", ".join(f"{name} {value:g}" for name, value in line.coefficients().items() if value)
+    return f"cost line {line.name}: {coefficients}"
+
+
+def traces_folder(given: Path | None) -> Path | None:
+    """The folder that traces are looked for in: the flag's, else the environment's."""
+    named = os.environ.get(TRACES_VARIABLE)
+    return given or (Path(named) if named else None)
+
+
+def _number(text: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ScenarioError(f"{value!r} in {text!r} is no number") from None

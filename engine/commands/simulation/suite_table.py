@@ -1,0 +1,65 @@
+"""Verdicts of the suite as a table, and as JSON."""
+
+import math
+from collections import abc
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from engine.sim.suite import Check, Scenario, Verdict
+
+
+def verdict_table(scenarios: abc.Sequence[Scenario], verdicts: abc.Sequence[Verdict]) -> Table:
+    """A line for each promise, a column for each policy."""
+    policies = list(dict.fromkeys(verdict.policy for verdict in verdicts))
+    table = Table(header_style="bold", box=box.SIMPLE_HEAD)
+    table.add_column("scenario")
+    table.add_column("promise")
+    table.add_column("line", justify="right")
+    for policy in policies:
+        table.add_column(policy, justify="right")
+    by_key = {(verdict.scenario, verdict.policy): verdict for verdict in verdicts}
+    for scenario in scenarios:
+        of_scenario = [by_key[scenario.name, policy] for policy in policies if (scenario.name, policy) in by_key]
+        for index, checks in enumerate(zip(*(verdict.checks for verdict in of_scenario), strict=True)):
+            title = f"{scenario.name} {scenario.title}" if index == 0 else ""
+            has_one_line = len({check.line for check in checks}) == 1
+            line = f"{'≤' if checks[0].is_upper else '≥'} {_figure(checks[0].line) if has_one_line else 'its line'}"
+            table.add_row(title, checks[0].name, line, *(_cell(check, has_one_line=has_one_line) for check in checks))
+        for verdict in of_scenario:
+            for fault in verdict.policy_faults:
+                table.add_row("", f"[red]{fault}")
+    return table
+
+
+def verdicts_to_json(verdicts: abc.Iterable[Verdict]) -> list[dict[str, Any]]:
+    """One object a verdict."""
+    return [
+        {
+            "scenario": verdict.scenario,
+            "policy": verdict.policy,
+            "passed": verdict.passed,
+            "policy_faults": list(verdict.policy_faults),
+            "checks": [
+                {"name": check.name, "value": _finite(check.value), "line": _finite(check.line), "passed": check.passed}
+                for check in verdict.checks
+            ],
+        }
+        for verdict in verdicts
+    ]
+
+
+def _cell(check: Check, *, has_one_line: bool) -> str:
+    """The value; with its line, where that follows from each policy's own run."""
+    color = "green" if check.passed else "red"
+    line = "" if has_one_line else f" / {_figure(check.line)}"
+    return f"[{color}]{_figure(check.value)}[/]{line}"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _finite(value: float) -> float | None:
+    return round(value, 6) if math.isfinite(value) else None

@@ -1,0 +1,180 @@
+"""The prompts of a plan: next chunks of those that run, and heads that come in, one turn after the other.
+
+Whoever the policy ranks first takes a turn; what nobody could use in the first turns goes round again until the budget,
+the blocks or the prompts end.
+"""
+
+from engine.core.band import Band
+from engine.core.config import SchedulerConfig
+from engine.core.lifecycle import Lifecycle
+from engine.core.memory import Memory
+from engine.core.pacing import Pacing
+from engine.core.plan import CopyDirection
+from engine.core.row_giver import RowGiver
+from engine.core.sequence import Sequence
+from engine.core.step import Step
+from engine.core.types import SequenceStatus
+
+RESIDENT = (SequenceStatus.RUNNING, SequenceStatus.PAUSED)
+MAX_PASSED = 16  # heads without room that a plan looks behind; each keeps its need from those that pass it
+
+
+MAX_CLAIMANTS = 4  # heads that may ask all residents to give way, per plan
+
+
+class Admission:
+    """Serves the prompts of one band after the other."""
+
+    def __init__(self, config: SchedulerConfig, lifecycle: Lifecycle, memory: Memory, rows: RowGiver) -> None:
+        self._config = config
+        self._lifecycle = lifecycle
+        self._blocks = lifecycle.blocks
+        self._memory = memory
+        self._rows = rows
+        self.pacing = Pacing(config)
+        self._turn = max(1, int(config.max_prefill_share * config.max_num_batched_tokens))
+        self._num_plans_closed = 0  # since the last admission, where `admission_interval` spaces them
+        self._num_ends = 0
+
+    def claim(self, step: Step, band: Band) -> None:
+        """The first head that finds no room, and can get it from others, has a claim."""
+        passed: list[Sequence] = []
+        while self._memory.claimant is None and len(passed) < MAX_CLAIMANTS:
+            seq = self._select(step, band, passed)
+            if seq is None or self._memory.has_free(seq) or self._memory.try_claim(step, seq):
+                return
+            passed.append(seq)
+
+    def serve(self, step: Step, band: Band) -> None:
+        """Every turn of the band is taken."""
+        self.pacing.prices = self._lifecycle.prices
+        self.pacing.begin(step)
+        waiting = [seq for seq in band.prompts if seq.status in RESIDENT]
+        head = self._next_head(step, band)
+        while step.budget > 0 and (waiting or head is not None):
+            first = min(waiting, key=self._rank) if waiting else None
+            if head is not None and (first is None or self._rank(head) < self._rank(first)):
+                if self._admit(step, head):
+                    if head.status is SequenceStatus.RUNNING:
+                        waiting.append(head)
+                else:
+                    self._pass(step, head)
+                head = self._next_head(step, band)
+            elif first is not None and not self._advance(step, band, first):
+                waiting.remove(first)
+
+    def grant_anyway(self, step: Step, seq: Sequence) -> None:
+        """`seq`, the only one that can run, gets what its blocks and the free ones hold. A row is free."""
+        self.pacing.begin(step)
+        if seq.row is None and not self._rows.take(step, seq):
+            return
+        self._start(step, seq)
+        self._grant(step, seq, min(step.budget, seq.num_uncomputed_tokens), self._blocks.num_free)
+
+    def _rank(self, seq: Sequence) -> tuple[tuple[float, ...], int]:
+        return self._lifecycle.policy.key(seq), seq.arrival_index
+
+    def _select(self, step: Step, band: Band, passed: list[Sequence]) -> Sequence | None:
+        """The first head that was not passed; None if there is none, or it is not served in this pass."""
+        while len(passed) < MAX_PASSED:
+            view = self._lifecycle.policy.select(passed)
+            if view is None:
+                return None
+            seq = self._lifecycle.by_generation[view.key.generation_id]
+            if band.serves(seq):
+                return seq
+            if seq.flow.priority_class.name not in step.served_classes:
+                return None  # its turn is still to come, in another pass
+            passed.append(seq)
+        return None
+
+    def _next_head(self, step: Step, band: Band) -> Sequence | None:
+        """The head that may come in next; None if none may in this plan."""
+        if len(step.passed) >= MAX_PASSED or not step.budget or not self._is_open():
+            return None
+        claimant = self._memory.claimant
+        if step.has_preempted and claimant is None:
+            return None
+        seq = self._select(step, band, step.passed)
+        if self._rows.are_exhausted and seq is not None:
+            # Without a row only one comes in, from the host: it is there when the next row is free.
+            return seq if seq.status is SequenceStatus.SWAPPED and not self._lifecycle.paused else None
+        return seq
+
+    def _is_open(self) -> bool:
+        interval, lifecycle = self._config.admission_interval, self._lifecycle
+        if interval == 1 or not lifecycle.running or lifecycle.num_ends != self._num_ends:
+            return True
+        return lifecycle.num_plans - self._num_plans_closed >= interval
+
+    def _admit(self, step: Step, seq: Sequence) -> bool:
+        """True if `seq` has come in: it runs, or its blocks are on their way back."""
+        is_waiting = seq.status is SequenceStatus.WAITING
+        if is_waiting and not self._rows.can_take(step, seq):
+            return False
+        if not (self._memory.can_admit(step, seq) or self._memory.enter(step, seq)):
+            return False
+        if not is_waiting:
+            return self._swap_in(step, seq)
+        num_tokens = self._first_chunk(step, seq)
+        if not num_tokens or not self._rows.take(step, seq):
+            return False
+        self._memory.use(seq)
+        self._start(step, seq)
+        self._grant(step, seq, num_tokens, self._blocks.num_free)
+        self._num_plans_closed, self._num_ends = self._lifecycle.num_plans, self._lifecycle.num_ends
+        return True
+
+    def _swap_in(self, step: Step, seq: Sequence) -> bool:
+        preemptions = self._memory.preemptions
+        if not preemptions.is_link_free(CopyDirection.IN, step.now):
+            return False
+        self._memory.use(seq)
+        preemptions.note_copy(CopyDirection.IN, len(seq.block_table.host), step.now)
+        self._lifecycle.swap_in(seq, step.now)
+        return True
+
+    def _first_chunk(self, step: Step, seq: Sequence) -> int:
+        if not self._config.enable_chunked_prefill:
+            return seq.num_tokens if seq.num_tokens <= step.budget else 0
+        return self.pacing.limit(seq, min(self._turn, step.budget, seq.num_tokens))
+
+    def _pass(self, step: Step, seq: Sequence) -> None:
+        step.passed.append(seq)
+        self._memory.reserve(seq)
+
+    def _advance(self, step: Step, band: Band, seq: Sequence) -> bool:
+        """Grant one turn of `seq`, or as much of it as budget, pace and blocks allow. False if that is nothing."""
+        start = seq.num_computed_tokens + seq.num_scheduled_tokens
+        num_tokens = min(self._turn, step.budget, seq.num_tokens - start)
+        if num_tokens > 0:
+            num_tokens = self.pacing.limit(seq, num_tokens)
+        if num_tokens <= 0:
+            return False
+        if start >= self._blocks.capacity(seq.block_table) and not self._memory.has_block(
+            step, seq, is_entitled=not band.is_yielding
+        ):
+            return False
+        if seq.status not in RESIDENT or not self._rows.take(step, seq):
+            return False
+        self._start(step, seq)
+        num_takeable = self._memory.num_spare if band.is_yielding else self._memory.num_unclaimed
+        return self._grant(step, seq, num_tokens, max(0, num_takeable))
+
+    def _start(self, step: Step, seq: Sequence) -> None:
+        if seq.status is not SequenceStatus.RUNNING:
+            self._lifecycle.start(seq, step.now)
+
+    def _grant(self, step: Step, seq: Sequence, num_tokens: int, num_takeable: int) -> bool:
+        """Grant up to `num_tokens`, with at most `num_takeable` more blocks. False if not even one token fits."""
+        table = seq.block_table
+        start = seq.num_computed_tokens + seq.num_scheduled_tokens
+        end = min(start + num_tokens, (len(table.device) + num_takeable) * self._config.block_size)
+        if end <= start:
+            return False
+        if end > self._blocks.capacity(table):
+            step.num_old_blocks.setdefault(seq, len(table.device))
+            self._blocks.grow(seq, end)
+        step.grant(seq, end - start)
+        self.pacing.spend(seq, start, end - start)
+        return True

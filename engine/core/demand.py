@@ -1,0 +1,66 @@
+"""Who wants service, and who was denied it: the demand of every flow, from plan to plan (fair-sharing rule R7).
+
+A flow is flagged after a plan if one of its unfinished, not held sequences could have used more tokens or memory than
+it got. The flag lives until the next plan's replaces it, even if the denied request left meanwhile; whether the flow
+still wants anything is judged when the next plan begins. Costs O(flows that were served, are satisfied or changed).
+"""
+
+from collections import abc
+
+from engine.core.flow import Flow
+from engine.core.policy import Demand
+
+
+class Demands:
+    """The flows whose demand may have changed since the last plan began. `num_wanting` sequences want service."""
+
+    def __init__(self) -> None:
+        self._touched: dict[Flow, None] = {}  # a dict, as the order of a set of objects is that of their addresses
+        self._satisfied: dict[Flow, None] = {}
+        self.num_wanting = 0
+
+    def change(self, flow: Flow, num_sequences: int) -> None:
+        """So many more sequences of `flow` want service."""
+        flow.num_wanting += num_sequences
+        self.num_wanting += num_sequences
+        self._touched[flow] = None
+
+    def touch_all(self, flows: abc.Iterable[Flow]) -> None:
+        """A new policy knows no flow: each one that wants service is reported as changed."""
+        for flow in flows:
+            flow.demand = Demand.NONE
+            self._touched[flow] = None
+
+    def begin(self) -> tuple[list[Flow], list[Flow]]:
+        """Every demand is that of this moment. Returns the flows whose demand has changed, and those satisfied."""
+        changed = []
+        for flow in self._touched:
+            demand = _demand(flow)
+            if demand is not flow.demand:
+                flow.demand = demand
+                changed.append(flow)
+                if demand is Demand.SATISFIED:
+                    self._satisfied[flow] = None
+                else:
+                    self._satisfied.pop(flow, None)
+        self._touched.clear()
+        return changed, list(self._satisfied)
+
+    def end(self, served: abc.Iterable[Flow]) -> None:
+        """A plan is made that grants tokens to the flows in `served`, each with its `num_satisfied` counted."""
+        touched = self._touched
+        for flow in self._satisfied:
+            flow.is_flagged = flow.num_satisfied < flow.num_wanting
+            if flow.is_flagged:
+                touched[flow] = None
+        for flow in served:
+            flow.is_flagged = flow.num_satisfied < flow.num_wanting
+            touched[flow] = None
+            flow.num_satisfied = 0
+
+
+def _demand(flow: Flow) -> Demand:
+    if not flow.num_wanting:
+        flow.is_flagged = False  # nobody is denied anything in the plan that begins
+        return Demand.NONE
+    return Demand.BACKLOGGED if flow.is_flagged else Demand.SATISFIED

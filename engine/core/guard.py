@@ -1,0 +1,155 @@
+"""The policies as the core calls them: one that raises, or names what it was not offered, is replaced.
+
+From then on requests are served in order of arrival, and `fault` says which policy failed and how. The engine goes on.
+"""
+
+import contextlib
+from collections import abc
+
+from engine.core.arrival_order import ArrivalOrder
+from engine.core.policy import (
+    Concession,
+    FlowView,
+    LeaveReason,
+    PlanStart,
+    PreemptionPolicy,
+    SchedulingPolicy,
+    SequenceView,
+    Service,
+    Terms,
+)
+from engine.core.sequence import Sequence
+from engine.core.types import Nanos
+
+
+class GuardedPolicy:
+    """A scheduling policy that cannot harm the core. `waiting` are the sequences that it was told wait, by arrival."""
+
+    def __init__(self, policy: SchedulingPolicy) -> None:
+        self.policy = policy
+        self.fault: str | None = None
+        self.waiting: dict[int, SequenceView] = {}
+        self._snapshots: dict[type, bytes] = {}  # of policies that were replaced, the last one last
+
+    def replace(self, policy: SchedulingPolicy, now: Nanos) -> None:
+        """`policy` takes over the newest counters that it understands, and those that wait, in order of arrival.
+
+        What it raises then is raised, and the old policy stays.
+        """
+        self._snapshots.pop(type(self.policy), None)
+        with contextlib.suppress(Exception):  # one that cannot tell its counters may still be replaced
+            self._snapshots[type(self.policy)] = self.policy.snapshot()
+        for snapshot in reversed(self._snapshots.values()):
+            with contextlib.suppress(ValueError):  # counters of another kind
+                policy.restore(snapshot)
+                break
+        for index in sorted(self.waiting):
+            policy.on_arrive(self.waiting[index], now)
+        self.policy, self.fault = policy, None
+
+    def on_arrive(self, seq: SequenceView, now: Nanos) -> None:
+        self.waiting[seq.arrival_index] = seq
+        try:
+            self.policy.on_arrive(seq, now)
+        except Exception as error:
+            self.fail(error)
+
+    def on_leave(self, seq: SequenceView, reason: LeaveReason, now: Nanos) -> None:
+        self.waiting.pop(seq.arrival_index, None)
+        try:
+            self.policy.on_leave(seq, reason, now)
+        except Exception as error:
+            self.fail(error)
+
+    def begin(self, start: PlanStart) -> Terms:
+        try:
+            return self.policy.begin(start)
+        except Exception as error:
+            self.fail(error)
+            return Terms()
+
+    def select(self, passed: abc.Collection[SequenceView]) -> SequenceView | None:
+        """A sequence that waits and was not passed, or None."""
+        try:
+            chosen = self.policy.select(passed)
+        except Exception as error:
+            self.fail(error)
+            return self.policy.select(passed)
+        if chosen is None:
+            return None
+        if self.waiting.get(chosen.arrival_index) is not chosen or chosen in passed:
+            self.fail(ValueError(f"select chose {chosen.key}, which was not to be had"))
+            return self.policy.select(passed)
+        return chosen
+
+    def key(self, seq: SequenceView) -> tuple[float, ...]:
+        try:
+            return self.policy.key(seq)
+        except Exception as error:
+            self.fail(error)
+            return self.policy.key(seq)
+
+    def concede(self, victim: SequenceView, claimant: SequenceView) -> Concession:
+        try:
+            return self.policy.concede(victim, claimant)
+        except Exception as error:
+            self.fail(error)
+            return Concession.NOTHING
+
+    def charge(self, service: Service) -> None:
+        try:
+            self.policy.charge(service)
+        except Exception as error:
+            self.fail(error)
+
+    def standing(self, flow: FlowView) -> tuple[float, ...]:
+        try:
+            return self.policy.standing(flow)
+        except Exception as error:
+            self.fail(error)
+            return ()
+
+    def fail(self, error: Exception) -> None:
+        """The order of arrival takes over."""
+        self.fault = f"{_name(self.policy)}: {type(error).__name__}: {error}"
+        fallback = ArrivalOrder()
+        for index in sorted(self.waiting):
+            fallback.on_arrive(self.waiting[index], Nanos(0))
+        self.policy = fallback
+
+
+class GuardedPreemption:
+    """A preemption policy that cannot harm the core. After a fault the latest to arrive give way first."""
+
+    def __init__(self, policy: PreemptionPolicy) -> None:
+        self.policy: PreemptionPolicy | None = policy
+        self.fault: str | None = None
+
+    def replace(self, policy: PreemptionPolicy) -> None:
+        self.policy, self.fault = policy, None
+
+    def victims(
+        self,
+        resident: abc.Sequence[Sequence],
+        claimant: Sequence,
+        standing: abc.Callable[[FlowView], tuple[float, ...]],
+        now: Nanos,
+    ) -> abc.Iterator[Sequence]:
+        """Sequences of `resident`, each at most once."""
+        offered = {seq.key: seq for seq in resident}
+        if self.policy is not None:
+            try:
+                for view in self.policy.victims(resident, claimant, standing, now):
+                    victim = offered.pop(view.key, None)
+                    if victim is None:
+                        raise ValueError(f"chose {view.key}, which it was not offered")
+                    yield victim
+                return
+            except Exception as error:
+                self.fault = f"{_name(self.policy)}: {type(error).__name__}: {error}"
+                self.policy = None
+        yield from sorted(offered.values(), key=lambda seq: -seq.arrival_index)
+
+
+def _name(policy: object) -> str:
+    return f"policy {type(policy).__module__}.{type(policy).__qualname__}"

@@ -1,0 +1,209 @@
+"""Several decode steps at once, where each is like the one before: for the simulator, which makes up the tokens.
+
+While nobody arrives, ends, pauses or is copied, a step of decodes only is planned again and again. A leap leaves the
+scheduler as if the open plan had been committed and planned again so often: tokens, blocks, clocks and counters are the
+same, to the last bit. It is cut off where anything could be decided otherwise: before the first end, before the pool
+is empty, and where the policy says that its terms, or its next head, would be others. A policy that cannot tell has no
+`leap`, and is stepped. What a leap leaves out are the `TokensEmitted` events.
+"""
+
+from collections import abc
+from typing import Protocol, runtime_checkable
+
+from engine.core.config import AdmissionReserve
+from engine.core.demand import Demands
+from engine.core.plan import StepPlan
+from engine.core.policy import Demand, SchedulingPolicy, Service
+from engine.core.scheduler import Scheduler
+from engine.core.sequence import Sequence
+from engine.core.step import Step
+from engine.core.types import Nanos
+
+MIN_STEPS = 2  # a shorter leap saves nothing
+TOKEN = 0  # what every sequence samples
+
+
+@runtime_checkable
+class LeapingPolicy(Protocol):
+    """What a scheduling policy may offer beside its other methods."""
+
+    def leap(self, services: abc.Sequence[Service], times: abc.Sequence[Nanos]) -> int:
+        """Be charged with `services` once for each of `times`, and a plan begins at that moment, with no demand
+        changed; or less often, where after one time more `begin` would give other terms than last, or, if anybody
+        waits, `select` or `concede` other answers. Where `concede` is not always NOTHING and somebody waits, that is
+        not at all.
+
+        Returns how often. Counters are then exactly what single steps would have made them. O(services · times).
+        """
+
+
+class Leap:
+    """Leaps of one scheduler."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._config = scheduler.config
+        self._lifecycle = scheduler.lifecycle
+        self._policy: SchedulingPolicy | None = None
+        self._leaping: LeapingPolicy | None = None
+
+    def max_steps(self) -> int:
+        """How often the open plan may be repeated, as far as the core can tell; 0 if the next plan may be another."""
+        opened = self._scheduler._open
+        if opened is None or self._leaping_policy() is None:
+            return 0
+        plan, step = opened
+        if plan.started or not (self._is_steady(step) and self._can_repeat(step)):
+            return 0
+        num_steps = min(
+            min(seq.request.max_output_tokens, seq.granted_output_tokens) - seq.num_output_tokens
+            for seq in step.granted
+        )
+        num_steps -= 1
+        while num_steps >= MIN_STEPS and not self._fits(step, num_steps):
+            num_steps //= 2
+        return num_steps if num_steps >= MIN_STEPS else 0
+
+    def take(self, times: abc.Sequence[Nanos]) -> StepPlan | None:
+        """The open plan was committed at the first of `times`, the one after it at the second, and so on; the plan made
+        at the last one is open. There are at most `max_steps` times, all before the next expiry, and no command comes
+        between. Where the policy takes fewer steps, the later times do not count. Returns the open plan, or None if
+        nothing has changed.
+        """
+        opened = self._scheduler._open
+        assert opened is not None, "max_steps allows none without an open plan"
+        plan, step = opened
+        num_steps = self._charge(step, times)
+        if not num_steps:
+            return None
+        self._advance_pacing(step, num_steps)
+        grown = self._grow(step.granted, num_steps)
+        for seq in step.granted:
+            seq.num_tokens += num_steps
+            seq.num_computed_tokens += num_steps
+            seq.output_token_ids += (TOKEN,) * num_steps
+            seq.timeline.num_decode_steps += num_steps
+        step.now = times[num_steps - 1]
+        step.num_context += num_steps * len(step.granted)
+        step.num_old_blocks = grown
+        self._lifecycle.num_plans += num_steps
+        plan = self._next_plan(plan, step, num_steps)
+        self._scheduler._open, self._scheduler._num_open_plans = (plan, step), plan.step_id
+        return plan
+
+    def _leaping_policy(self) -> LeapingPolicy | None:
+        """The policy of this moment, if it leaps. Whether it does is found out once: to ask is slow."""
+        policy = self._lifecycle.policy.policy
+        if policy is not self._policy:
+            self._policy = policy
+            self._leaping = policy if isinstance(policy, LeapingPolicy) else None
+        return self._leaping
+
+    def _is_steady(self, step: Step) -> bool:
+        """True if all that has blocks decodes, and nothing else is under way."""
+        lifecycle = self._lifecycle
+        if len(step.granted) != step.num_decodes or len(step.granted) != len(lifecycle.running) or step.terms.yielding:
+            return False
+        busy = (lifecycle.paused, lifecycle.held, lifecycle.swapped, lifecycle.ended_in_plan)
+        if (
+            any(busy)
+            or lifecycle.events
+            or lifecycle.blocks.in_flight
+            or self._scheduler._planner._memory.claimant is not None
+        ):
+            return False
+        has_one_band = step.terms.class_order is None or len(lifecycle.flows.class_ranks()) < 2
+        return has_one_band and _is_settled(lifecycle.demands)
+
+    def _can_repeat(self, step: Step) -> bool:
+        """True if each token is new output, and those that wait are out for as long as the policy names the same heads.
+
+        Who found neither row nor blocks finds none later: rows stay taken, nobody concedes one, and free blocks less
+        the growth that is reserved only fall while sequences decode. That is not so with a reserved peak, which falls,
+        nor for prompts that are paced or wait for their plan.
+        """
+        for seq in step.granted:
+            if seq.num_computed_tokens < seq.num_prompt_tokens or seq.num_computed_tokens < seq.num_regained_tokens:
+                return False
+        if not self._lifecycle.policy.waiting:
+            return True
+        config = self._config
+        can_change = config.admission_interval > 1 or step.terms.paces_prefill or config.target_step_ms > 0
+        return bool(step.passed) and not can_change and config.admission_reserve is not AdmissionReserve.PEAK
+
+    def _fits(self, step: Step, num_steps: int) -> bool:
+        """True if the free blocks are enough for so many steps."""
+        return self._num_new_blocks(step.granted, num_steps) <= self._lifecycle.blocks.num_free
+
+    def _num_new_blocks(self, seqs: abc.Iterable[Sequence], num_steps: int) -> int:
+        num_blocks = self._lifecycle.blocks.num_blocks
+        return sum(num_blocks(seq.num_tokens + num_steps) - len(seq.block_table.device) for seq in seqs)
+
+    def _charge(self, step: Step, times: abc.Sequence[Nanos]) -> int:
+        num_decodes = dict.fromkeys((seq.flow for seq in step.granted), 0)
+        for seq in step.granted:
+            num_decodes[seq.flow] += 1
+        services = [Service(flow, 0, count, 0) for flow, count in num_decodes.items()]
+        policy = self._leaping_policy()
+        assert policy is not None, "max_steps allows none for others"
+        try:
+            num_steps = policy.leap(services, times)
+        except Exception as error:  # noqa: BLE001  a policy may be anybody's
+            self._lifecycle.policy.fail(error)
+            return 0
+        for flow, count in num_decodes.items():
+            flow.account.num_output_tokens += count * num_steps
+        return num_steps
+
+    def _advance_pacing(self, step: Step, num_steps: int) -> None:
+        if self._config.mix_prefill:  # else prompts are paced before the decodes are granted
+            num_decodes = step.num_decodes
+            pacing = self._scheduler._planner._admission.pacing
+            costs, num_decodes = pacing.prices.step, step.num_decodes
+            for i in range(1, num_steps + 1):
+                pacing._decode_clock_ns += costs.base_ns + costs.decodes_ns(
+                    num_decodes, step.num_context + i * num_decodes
+                )
+
+    def _grow(self, seqs: abc.Sequence[Sequence], num_steps: int) -> dict[Sequence, int]:
+        """Blocks are taken in the order of the steps. Returns who grew in the last one, with what it had before."""
+        size = self._config.block_size
+        growths: list[
+            tuple[int, int]
+        ] = []  # the step in which a sequence enters a new block, and its place in the plan
+        for place, seq in enumerate(seqs):
+            first = len(seq.block_table.device) * size - seq.num_tokens + 1
+            growths += [(at, place) for at in range(first, num_steps + 1, size)]
+        growths.sort()
+        blocks = self._lifecycle.blocks
+        grown_last = {}
+        for at, place in growths:
+            seq = seqs[place]
+            num_blocks = len(seq.block_table.device)
+            if at == num_steps:
+                grown_last[seq] = num_blocks
+            blocks.grow(seq, num_blocks * size + 1)
+        return grown_last
+
+    def _next_plan(self, plan: StepPlan, step: Step, num_steps: int) -> StepPlan:
+        new_blocks = []
+        for seq, num_old in step.num_old_blocks.items():
+            assert seq.row is not None, "a sequence decodes without a row"
+            new_blocks.append((seq.row, tuple(seq.block_table.device[num_old:])))
+        return StepPlan(
+            step_id=plan.step_id + num_steps,
+            new_blocks=tuple(new_blocks),
+            rows=plan.rows,
+            starts=tuple([start + num_steps for start in plan.starts]),
+            num_tokens=plan.num_tokens,
+            samples=plan.samples,
+        )
+
+
+def _is_settled(demands: Demands) -> bool:
+    """True if no flow's demand will be another when the next plan begins."""
+    for flow in demands._touched:
+        demand = Demand.BACKLOGGED if flow.is_flagged else Demand.SATISFIED
+        if demand is not flow.demand or not flow.num_wanting:
+            return False
+    return True

@@ -1,0 +1,271 @@
+"""Everything that enters a scheduler, with its time, one JSON object a line: the log from which its decisions follow.
+
+The first line has the version, the settings and the policies; each further one a call, in order: `t` is its time in
+nanoseconds, `e` the method, the rest its arguments. A `plan` line has the plan's step and digest, so that a replay can
+be compared step by step. Of tokens the log has only how many there were, and whether one of them ended its sequence: no
+prompt and no output can be read from it. `RecordedScheduler` writes it, `replay` reads it. Knows no tensors, no clock.
+
+    {"version": 1, "config": {...}, "scheduling_policy": {"name": "fair", "options": {}}, "preemption_policy": {...}}
+    {"t": 0, "e": "add", "request": {"id": "r0", "path": [["o", 1.0], ["t", 1.0]], "prompt": 12, "output": 4, ...}}
+    {"t": 0, "e": "plan", "step": 1, "digest": "9f86d081884c7d65"}
+    {"t": 9, "e": "commit", "step": 1, "ended": {"0": 1}, "copies": [3]}
+"""
+
+import hashlib
+import json
+from collections import abc
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, TextIO
+
+from engine.core.config import SchedulerConfig
+from engine.core.costs import Prices
+from engine.core.events import Event
+from engine.core.plan import StepOutput, StepPlan
+from engine.core.policy import PreemptionPolicy, SchedulingPolicy
+from engine.core.scheduler import Scheduler
+from engine.core.stats import SchedulerStats
+from engine.core.types import CopyId, FinishReason, Nanos, PriorityClass, Request
+
+VERSION = 1
+DIGEST_BYTES = 8
+
+Json = dict[str, Any]  # any JSON object
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """A policy as it was asked for: its name, and its options as text."""
+
+    name: str
+    options: abc.Mapping[str, str]
+
+    def as_json(self) -> Json:
+        return {"name": self.name, "options": dict(self.options)}
+
+
+@dataclass(frozen=True, slots=True)
+class LogHeader:
+    """What a scheduler is built from."""
+
+    config: SchedulerConfig
+    scheduling: PolicyChoice
+    preemption: PolicyChoice
+
+    def as_json(self) -> Json:
+        config = {name: getattr(value, "value", value) for name, value in asdict(self.config).items()}
+        return {
+            "version": VERSION,
+            "config": config,
+            "scheduling_policy": self.scheduling.as_json(),
+            "preemption_policy": self.preemption.as_json(),
+        }
+
+
+class DecisionLog:
+    """Appends lines to an open text file. The file belongs to the caller."""
+
+    def __init__(self, file: TextIO, header: LogHeader) -> None:
+        self._file = file
+        self._write(header.as_json())
+
+    def call(self, method: str, now: Nanos, **arguments: Any) -> None:  # any JSON value
+        """`method` was called."""
+        self._write({"t": now, "e": method, **arguments})
+
+    def _write(self, line: Json) -> None:
+        self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+class Driven(Protocol):
+    """What a loop does with a scheduler, whether it is recorded or not. `Scheduler` says what each call means."""
+
+    @property
+    def config(self) -> SchedulerConfig: ...
+    @property
+    def has_unfinished(self) -> bool: ...
+    @property
+    def num_copies_in_flight(self) -> int: ...
+    @property
+    def policy_fault(self) -> str | None: ...
+    def add(self, request: Request, now: Nanos) -> None: ...
+    def abort(self, generation_id: str, reason: FinishReason, now: Nanos) -> list[Event]: ...
+    def expire(self, now: Nanos) -> list[Event]: ...
+    def next_expiry(self) -> Nanos | None: ...
+    def plan(self, now: Nanos) -> StepPlan | None: ...
+    def commit(self, output: StepOutput, now: Nanos) -> list[Event]: ...
+    def complete_copies(self, copy_ids: abc.Iterable[CopyId], now: Nanos) -> list[Event]: ...
+    def fail_all(self, error: str, now: Nanos) -> list[Event]: ...
+    def grant(self, generation_id: str, max_output_tokens: int, now: Nanos) -> None: ...
+    def set_reader_blocked(self, generation_id: str, blocked: bool, now: Nanos) -> None: ...  # noqa: FBT001  as there
+    def set_class(self, generation_id: str, priority_class: PriorityClass, now: Nanos) -> None: ...
+    def calibrate(self, prices: Prices, now: Nanos) -> None: ...
+    def set_scheduling_policy(self, policy: SchedulingPolicy, now: Nanos) -> None: ...
+    def set_preemption_policy(self, policy: PreemptionPolicy) -> None: ...
+    def update_nodes(self, nodes: abc.Sequence[tuple[tuple[str, ...], float, int]]) -> None: ...
+    def update_classes(self, classes: abc.Sequence[PriorityClass], revision: int) -> None: ...
+    def stats(self) -> SchedulerStats: ...
+
+
+class RecordedScheduler:
+    """A scheduler that writes down what it is told. `name_policy` comes before a policy is switched."""
+
+    def __init__(self, scheduler: Scheduler, log: DecisionLog) -> None:
+        self.scheduler = scheduler
+        self._log = log
+        self._choices: dict[int, PolicyChoice] = {}
+        self._now = Nanos(0)
+        self._stops: dict[str, frozenset[int]] = {}
+        self._generations: dict[int, str] = {}
+
+    @property
+    def config(self) -> SchedulerConfig:
+        return self.scheduler.config
+
+    @property
+    def has_unfinished(self) -> bool:
+        return self.scheduler.has_unfinished
+
+    @property
+    def num_copies_in_flight(self) -> int:
+        return self.scheduler.num_copies_in_flight
+
+    @property
+    def policy_fault(self) -> str | None:
+        return self.scheduler.policy_fault
+
+    def stats(self) -> SchedulerStats:
+        return self.scheduler.stats()
+
+    def next_expiry(self) -> Nanos | None:
+        return self.scheduler.next_expiry()
+
+    def name_policy(self, policy: SchedulingPolicy | PreemptionPolicy, choice: PolicyChoice) -> None:
+        """If `policy` is switched to, this is what the log calls it."""
+        self._choices[id(policy)] = choice
+
+    def add(self, request: Request, now: Nanos) -> None:
+        self._call("add", now, request=request_to_json(request))
+        self.scheduler.add(request, now)
+        if request.stop_token_ids:
+            self._stops[request.generation_id] = request.stop_token_ids
+
+    def abort(self, generation_id: str, reason: FinishReason, now: Nanos) -> list[Event]:
+        self._call("abort", now, id=generation_id, reason=reason.value)
+        self._stops.pop(generation_id, None)
+        return self.scheduler.abort(generation_id, reason, now)
+
+    def expire(self, now: Nanos) -> list[Event]:
+        events = self.scheduler.expire(now)
+        expiry = bool(events)
+        if expiry:  # otherwise it changed nothing
+            self._call("expire", now)
+        return events
+
+    def plan(self, now: Nanos) -> StepPlan | None:
+        plan = self.scheduler.plan(now)
+        step = None if plan is None else plan.step_id
+        self._call("plan", now, step=step, digest=None if plan is None else plan_digest(plan))
+        for start in () if plan is None else plan.started:
+            self._generations[start.row] = start.key.generation_id
+        return plan
+
+    def commit(self, output: StepOutput, now: Nanos) -> list[Event]:
+        arguments: Json = {"step": output.step_id}
+        lengths = {row: len(token_ids) for row, token_ids in output.accepted.items() if len(token_ids) != 1}
+        for name, value in (
+            ("lengths", lengths),
+            ("ended", self._ended(output)),
+            ("errors", dict(output.errors)),
+            ("copies", list(output.completed_copies)),
+        ):
+            if value:
+                arguments[name] = value
+        self._call("commit", now, **arguments)
+        return self.scheduler.commit(output, now)
+
+    def complete_copies(self, copy_ids: abc.Iterable[CopyId], now: Nanos) -> list[Event]:
+        ids = tuple(copy_ids)
+        self._call("complete_copies", now, copies=list(ids))
+        return self.scheduler.complete_copies(ids, now)
+
+    def fail_all(self, error: str, now: Nanos) -> list[Event]:
+        self._call("fail_all", now)
+        return self.scheduler.fail_all(error, now)
+
+    def grant(self, generation_id: str, max_output_tokens: int, now: Nanos) -> None:
+        self._call("grant", now, id=generation_id, output=max_output_tokens)
+        self.scheduler.grant(generation_id, max_output_tokens, now)
+
+    def set_reader_blocked(self, generation_id: str, blocked: bool, now: Nanos) -> None:  # noqa: FBT001  as Scheduler
+        self._call("set_reader_blocked", now, id=generation_id, blocked=blocked)
+        self.scheduler.set_reader_blocked(generation_id, blocked, now)
+
+    def set_class(self, generation_id: str, priority_class: PriorityClass, now: Nanos) -> None:
+        self._call("set_class", now, id=generation_id, priority_class=asdict(priority_class))
+        self.scheduler.set_class(generation_id, priority_class, now)
+
+    def calibrate(self, prices: Prices, now: Nanos) -> None:
+        self._call("calibrate", now, prices=asdict(prices))
+        self.scheduler.calibrate(prices, now)
+
+    def set_scheduling_policy(self, policy: SchedulingPolicy, now: Nanos) -> None:
+        self._call("set_scheduling_policy", now, **self._choices[id(policy)].as_json())
+        self.scheduler.set_scheduling_policy(policy, now)
+
+    def set_preemption_policy(self, policy: PreemptionPolicy) -> None:
+        self._call("set_preemption_policy", self._now, **self._choices[id(policy)].as_json())
+        self.scheduler.set_preemption_policy(policy)
+
+    def update_nodes(self, nodes: abc.Sequence[tuple[tuple[str, ...], float, int]]) -> None:
+        self._call(
+            "update_nodes", self._now, nodes=[[list(path), weight, revision] for path, weight, revision in nodes]
+        )
+        self.scheduler.update_nodes(nodes)
+
+    def update_classes(self, classes: abc.Sequence[PriorityClass], revision: int) -> None:
+        self._call("update_classes", self._now, classes=[asdict(each) for each in classes], revision=revision)
+        self.scheduler.update_classes(classes, revision)
+
+    def _call(self, method: str, now: Nanos, **arguments: Any) -> None:  # any JSON value
+        self._now = now
+        self._log.call(method, now, **arguments)
+
+    def _ended(self, output: StepOutput) -> dict[int, int]:
+        """By row, how many tokens there were up to the one that ends the output, where there is one."""
+        ended = {}
+        for row, token_ids in output.accepted.items():
+            stops = self._stops.get(self._generations.get(row, ""), frozenset())
+            if stops and not stops.isdisjoint(token_ids):
+                ended[row] = next(n for n, token_id in enumerate(token_ids, start=1) if token_id in stops)
+        return ended
+
+
+def plan_digest(plan: StepPlan) -> str:
+    """A short hash of every decision in `plan`: two plans that differ in rows, tokens, blocks or copies differ in it."""
+    starts = [(start.row, start.key, start.num_prompt_tokens, start.block_ids) for start in plan.started]
+    copies = [(copy.copy_id, copy.direction.value, copy.device_block_ids, copy.host_block_ids) for copy in plan.copies]
+    columns = (plan.rows, plan.starts, plan.num_tokens, plan.samples)
+    decisions = repr((plan.step_id, plan.stopped, starts, plan.new_blocks, columns, copies))
+    return hashlib.blake2b(decisions.encode(), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def request_to_json(request: Request) -> Json:
+    """The request without its tokens; what has its usual value is left out."""
+    line: Json = {
+        "id": request.generation_id,
+        "path": [[node.id, node.weight] for node in request.path],
+        "prompt": len(request.prompt_token_ids),
+        "output": request.max_output_tokens,
+        "arrived_at": request.arrived_at,
+        "priority_class": asdict(request.priority_class),
+    }
+    for name in ("deadline", "queue_deadline", "granted_output_tokens"):
+        if getattr(request, name) is not None:
+            line[name] = getattr(request, name)
+    if request.stop_token_ids:
+        line["stops"] = True
+    if request.policy_revision:
+        line["policy_revision"] = request.policy_revision
+    if request.cache_salt:  # that two are equal is all that matters
+        line["salt"] = hashlib.blake2b(request.cache_salt, digest_size=DIGEST_BYTES).hexdigest()
+    return line

@@ -1,0 +1,257 @@
+"""A runner without tensors that notices every mistake of a scheduler.
+
+It keeps what a real one keeps: rows, a paged cache, and the host's copies of blocks. As keys and values do, the content
+of a slot depends on its token and on all tokens before it: it is a hash of the token and of the slot before, which is
+read through the block table. Each chunk reads its whole context back and compares, and the next token is a hash of the
+last slot, so that a wrong block, a lost token or one too many changes the text from there on.
+
+Copies take a seeded number of steps. Until a copy has ended, both sides of it are *fenced*: to read, write, free or
+copy such a block is a fault, and the block that is written holds poison.
+"""
+
+import hashlib
+import random
+from collections import abc
+from dataclasses import dataclass, field
+
+from engine.core.plan import BlockCopy, CopyDirection, RowStart, StepOutput, StepPlan, TokenLogprobs
+from engine.core.types import BlockId, CopyId, HostBlockId, Request, SequenceKey
+
+VOCABULARY_SIZE = 97
+POISON = b"poison"
+
+
+class RunnerFaultError(AssertionError):
+    """A plan asked for something that would have corrupted a real runner's state."""
+
+
+def slot_after(previous: bytes, token_id: int) -> bytes:
+    """What the cache holds for a token whose predecessor's slot is `previous`, b"" for the first one."""
+    return hashlib.blake2b(previous + token_id.to_bytes(4, "big"), digest_size=8).digest()
+
+
+def sample(last_slot: bytes, seed: int) -> int:
+    """The token that follows a context, the same on every machine."""
+    digest = hashlib.blake2b(last_slot + seed.to_bytes(8, "big"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % VOCABULARY_SIZE
+
+
+def expected_output(request: Request) -> list[int]:
+    """What is generated for a request that nothing disturbs."""
+    slot = b""
+    for token_id in request.prompt_token_ids:
+        slot = slot_after(slot, token_id)
+    output: list[int] = []
+    while len(output) < request.max_output_tokens:
+        output.append(sample(slot, request.sampling.seed))
+        if output[-1] in request.stop_token_ids:
+            break
+        slot = slot_after(slot, output[-1])
+    return output
+
+
+@dataclass(slots=True)
+class Row:
+    """A sequence as the runner knows it."""
+
+    key: SequenceKey
+    token_ids: list[int]
+    block_ids: list[BlockId]
+    seed: int
+    num_logprobs: int | None
+
+
+@dataclass(slots=True)
+class Copies:
+    """Copies under way, and the contents of the host's blocks. `max_delay` is in steps, beyond that of the plan."""
+
+    cache: dict[BlockId, list[bytes]]
+    max_delay: int
+    random: random.Random
+    host: dict[HostBlockId, list[bytes]] = field(default_factory=dict)
+    under_way: dict[CopyId, tuple[int, BlockCopy]] = field(default_factory=dict)  # with the step in which it ends
+    fenced: dict[BlockId, CopyId] = field(default_factory=dict)
+    fenced_host: dict[HostBlockId, CopyId] = field(default_factory=dict)
+
+    def start(self, copy: BlockCopy, step: int) -> None:
+        """Both sides are fenced. Raises RunnerFaultError where one of them is already, or the host holds nothing."""
+        if copy.copy_id in self.under_way:
+            raise RunnerFaultError(f"copy {copy.copy_id} is under way twice")
+        if not copy.device_block_ids or len(copy.device_block_ids) != len(copy.host_block_ids):
+            raise RunnerFaultError(f"copy {copy.copy_id} pairs {copy.device_block_ids} and {copy.host_block_ids}")
+        for device_id, host_id in zip(copy.device_block_ids, copy.host_block_ids, strict=True):
+            self.check(device_id)
+            if host_id in self.fenced_host:
+                raise RunnerFaultError(f"host block {host_id} belongs to copy {self.fenced_host[host_id]}")
+            self.fenced[device_id] = self.fenced_host[host_id] = copy.copy_id
+            if copy.direction is CopyDirection.IN:
+                if host_id not in self.host:
+                    raise RunnerFaultError(f"copy {copy.copy_id} reads host block {host_id}, which holds nothing")
+                self.cache.pop(device_id, None)
+        self.under_way[copy.copy_id] = (step + self.random.randint(0, self.max_delay), copy)
+
+    def end(self, step: int) -> tuple[CopyId, ...]:
+        """The copies that end in `step`, in an order of their own; their blocks are fenced no more."""
+        ended = [copy_id for copy_id, (ends_in, _) in self.under_way.items() if ends_in <= step]
+        self.random.shuffle(ended)
+        for copy_id in ended:
+            _, copy = self.under_way.pop(copy_id)
+            for device_id, host_id in zip(copy.device_block_ids, copy.host_block_ids, strict=True):
+                del self.fenced[device_id], self.fenced_host[host_id]
+                if copy.direction is CopyDirection.OUT:
+                    self.host[host_id] = list(self.cache.get(device_id, ()))  # none where nothing was written yet
+                else:
+                    self._bring(device_id, host_id)
+        return tuple(ended)
+
+    def _bring(self, device_id: BlockId, host_id: HostBlockId) -> None:
+        slots = self.host[host_id]
+        if slots:
+            self.cache[device_id] = list(slots)
+
+    def check(self, block_id: BlockId) -> None:
+        """Raises RunnerFaultError if the device block is fenced."""
+        if block_id in self.fenced:
+            raise RunnerFaultError(f"block {block_id} belongs to copy {self.fenced[block_id]}")
+
+
+class ReferenceRunner:
+    """Executes plans one chunk after the other. `errors` makes rows of these generations fail at their next chunk."""
+
+    def __init__(self, block_size: int, *, max_copy_delay: int = 0, seed: int = 0) -> None:
+        self.block_size = block_size
+        self.rows: dict[int, Row] = {}
+        self.cache: dict[BlockId, list[bytes]] = {}
+        self.errors: dict[str, str] = {}
+        self.num_steps = 0
+        self.copies = Copies(self.cache, max_copy_delay, random.Random(seed))  # noqa: S311 - traffic, not secrets
+
+    def execute(self, plan: StepPlan) -> StepOutput:
+        """The plan's output. Raises RunnerFaultError."""
+        self.num_steps += 1
+        self._change_rows(plan)
+        self._check_columns(plan)
+        for copy in plan.copies:
+            self.copies.start(copy, self.num_steps)
+        chunks = list(zip(plan.rows, plan.starts, plan.num_tokens, plan.samples, strict=True))
+        for row_id, start, num_tokens, _ in chunks:
+            self._write(self._row(row_id), start, start + num_tokens)
+        accepted: dict[int, tuple[int, ...]] = {}
+        logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
+        errors: dict[int, str] = {}
+        for row_id, start, num_tokens, samples in chunks:
+            row = self._row(row_id)
+            last_slot = self._read(row, start + num_tokens)
+            if samples != (start + num_tokens == len(row.token_ids)):
+                raise RunnerFaultError(
+                    f"{row.key} samples={samples} at {start + num_tokens} of {len(row.token_ids)} tokens"
+                )
+            if row.key.generation_id in self.errors:
+                errors[row_id] = self.errors.pop(row.key.generation_id)
+            elif samples:
+                token_id = sample(last_slot, row.seed)
+                row.token_ids.append(token_id)
+                accepted[row_id] = (token_id,)
+                if row.num_logprobs is not None:
+                    logprobs[row_id] = (TokenLogprobs(-0.5, ((token_id, -0.5),) * row.num_logprobs),)
+        return StepOutput(plan.step_id, accepted, logprobs, errors, self.copies.end(self.num_steps))
+
+    def wait(self) -> tuple[CopyId, ...]:
+        """A step's time passes without a plan. The copies that ended in it."""
+        self.num_steps += 1
+        return self.copies.end(self.num_steps)
+
+    def poison(self, block_ids: abc.Iterable[BlockId], host_block_ids: abc.Iterable[HostBlockId] = ()) -> None:
+        """These blocks are free: reading what they held is a fault from now on, and so is a copy that holds one."""
+        for block_id in block_ids:
+            self.copies.check(block_id)
+            self.cache.pop(block_id, None)
+        for host_id in host_block_ids:
+            if host_id in self.copies.fenced_host:
+                raise RunnerFaultError(f"host block {host_id} is free before copy {self.copies.fenced_host[host_id]}")
+            self.copies.host.pop(host_id, None)
+
+    def _change_rows(self, plan: StepPlan) -> None:
+        for row_id in plan.stopped:
+            if self.rows.pop(row_id, None) is None:
+                raise RunnerFaultError(f"row {row_id} is stopped but was never started")
+        for start in plan.started:
+            if start.row in self.rows:
+                raise RunnerFaultError(f"row {start.row} of {start.key} is still taken by {self.rows[start.row].key}")
+            self.rows[start.row] = _new_row(start)
+        for row_id, block_ids in plan.new_blocks:
+            self._row(row_id).block_ids.extend(block_ids)
+        owned = [block_id for row in self.rows.values() for block_id in row.block_ids]
+        if len(owned) != len(set(owned)):
+            raise RunnerFaultError("two rows share a block")
+
+    def _check_columns(self, plan: StepPlan) -> None:
+        if not plan.rows and not plan.copies:
+            raise RunnerFaultError("the plan is empty")
+        if len(set(plan.rows)) != len(plan.rows):
+            raise RunnerFaultError(f"a row has two chunks: {plan.rows}")
+        is_decode = [num_tokens == 1 for num_tokens in plan.num_tokens]
+        if is_decode != sorted(is_decode, reverse=True):
+            raise RunnerFaultError(f"decodes do not come first: {plan.num_tokens}")
+
+    def _row(self, row_id: int) -> Row:
+        if row_id not in self.rows:
+            raise RunnerFaultError(f"row {row_id} was never started")
+        return self.rows[row_id]
+
+    def _write(self, row: Row, start: int, end: int) -> None:
+        if not start < end <= len(row.token_ids):
+            raise RunnerFaultError(f"{row.key} computes [{start}, {end}) of {len(row.token_ids)} tokens")
+        slot = self._slot(row, start - 1) if start else b""
+        for position in range(start, end):
+            slot = slot_after(slot, row.token_ids[position])
+            block_id = self._block(row, position)
+            self.copies.check(block_id)
+            block = self.cache.setdefault(block_id, [POISON] * self.block_size)
+            block[position % self.block_size] = slot
+
+    def _read(self, row: Row, end: int) -> bytes:
+        """The last slot of the context, after all of them were found to be right."""
+        slot = b""
+        for position in range(end):
+            slot = slot_after(slot, row.token_ids[position])
+            if self._slot(row, position) != slot:
+                raise RunnerFaultError(f"{row.key} reads {self._slot(row, position)!r} at {position}, not {slot!r}")
+        return slot
+
+    def _slot(self, row: Row, position: int) -> bytes:
+        block_id = self._block(row, position)
+        self.copies.check(block_id)
+        block = self.cache.get(block_id)
+        return POISON if block is None else block[position % self.block_size]
+
+    def _block(self, row: Row, position: int) -> BlockId:
+        index = position // self.block_size
+        if index >= len(row.block_ids):
+            raise RunnerFaultError(f"{row.key} has no block for token {position}")
+        return row.block_ids[index]
+
+
+class ConstantRunner:
+    """Answers every row that samples with the same token and looks at nothing, for runs that are about order alone.
+    Copies end in the step that starts them."""
+
+    def execute(self, plan: StepPlan) -> StepOutput:
+        """The plan's output."""
+        rows = [row for row, samples in zip(plan.rows, plan.samples, strict=True) if samples]
+        copy_ids = tuple(copy.copy_id for copy in plan.copies)
+        return StepOutput(plan.step_id, dict.fromkeys(rows, (1,)), completed_copies=copy_ids)
+
+
+def _new_row(start: RowStart) -> Row:
+    if not 0 < start.num_prompt_tokens <= len(start.token_ids):
+        raise RunnerFaultError(
+            f"{start.key} starts with {len(start.token_ids)} tokens, {start.num_prompt_tokens} of prompt"
+        )
+    return Row(
+        key=start.key,
+        token_ids=list(start.token_ids),
+        block_ids=list(start.block_ids),
+        seed=start.sampling.seed,
+        num_logprobs=start.sampling.num_logprobs,
+    )

@@ -1,0 +1,203 @@
+"""A decision log, told to a new scheduler: the same calls at the same times must give the same plans.
+
+Tokens are made up, as the log has none: each is 0, and 1 where the log says that a token ended its output. A plan that
+differs is reported, not raised; lines that make no sense raise ReplayError with their number.
+"""
+
+import json
+from collections import abc
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from engine.core.config import AdmissionReserve, PreemptionChoice, SchedulerConfig
+from engine.core.costs import Prices, StepCosts
+from engine.core.errors import SchedulerError
+from engine.core.plan import StepOutput, StepPlan
+from engine.core.scheduler import Scheduler
+from engine.core.types import CopyId, FinishReason, Nanos, PathNode, PriorityClass, Request
+from engine.decision_log import VERSION, Json, plan_digest
+from engine.plugins import load_preemption_policy, load_scheduling_policy
+from engine.sim.errors import ReplayError
+
+TOKEN = 0
+STOP_TOKEN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first plan that is not the log's: which line, and what was planned instead."""
+
+    line_number: int
+    step: int | None
+    expected_digest: str | None
+    plan: StepPlan | None
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """How far the decisions are the same. Written by `replay`."""
+
+    num_plans: int = 0
+    num_equal: int = 0
+    difference: Difference | None = None
+
+    @property
+    def is_identical(self) -> bool:
+        return self.difference is None
+
+
+def replay(lines: abc.Iterable[str]) -> ReplayReport:
+    """Compare plan by plan, up to the first that differs. Raises ReplayError, and PolicyError for unknown policies."""
+    numbered = enumerate(lines, start=1)
+    scheduler = _scheduler(next(numbered, (1, ""))[1])
+    replayer = _Replayer(scheduler)
+    for number, text in numbered:
+        if not replayer.take(number, text):
+            break
+    return replayer.report
+
+
+def _scheduler(text: str) -> Scheduler:
+    header = _parse(1, text)
+    if header.get("version") != VERSION:
+        raise ReplayError(1, f"version is {header.get('version')!r}, this program reads {VERSION}")
+    try:
+        config = dict(header["config"])
+        config["admission_reserve"] = AdmissionReserve(config["admission_reserve"])
+        config["preemption_mode"] = PreemptionChoice(config["preemption_mode"])
+        scheduling, preemption = header["scheduling_policy"], header["preemption_policy"]
+        return Scheduler(
+            SchedulerConfig(**config),
+            load_scheduling_policy(scheduling["name"], scheduling["options"]),
+            load_preemption_policy(preemption["name"], preemption["options"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReplayError(1, f"the header cannot be used: {error!r}") from error
+
+
+def _parse(number: int, text: str) -> Json:
+    try:
+        line = json.loads(text)
+    except ValueError as error:
+        raise ReplayError(number, f"is not JSON: {error}") from error
+    if not isinstance(line, dict):
+        raise ReplayError(number, "is not an object")
+    return line
+
+
+@dataclass(slots=True)
+class _Replayer:
+    """One scheduler on its way through a log. `plan` is the open one."""
+
+    scheduler: Scheduler
+    plan: StepPlan | None = None
+    report: ReplayReport = field(default_factory=ReplayReport)
+
+    def take(self, number: int, text: str) -> bool:
+        """The line's call has been made. False if it was a plan, and a different one."""
+        line = _parse(number, text)
+        try:
+            now = Nanos(line["t"])
+            if line["e"] == "plan":
+                return self._compare(number, line, now)
+            _CALLS[line["e"]](self, line, now)
+        except KeyError as error:
+            raise ReplayError(number, f"{error} is missing or unknown") from error
+        except (TypeError, ValueError, SchedulerError) as error:
+            raise ReplayError(number, str(error)) from error
+        return True
+
+    def _compare(self, number: int, line: Json, now: Nanos) -> bool:
+        plan = self.plan = self.scheduler.plan(now)
+        self.report.num_plans += 1
+        digest = None if plan is None else plan_digest(plan)
+        if digest != line["digest"]:
+            self.report.difference = Difference(number, line["step"], line["digest"], plan)
+            return False
+        self.report.num_equal += 1
+        return True
+
+    def add(self, line: Json, now: Nanos) -> None:
+        self.scheduler.add(request_from_json(line["request"]), now)
+
+    def commit(self, line: Json, now: Nanos) -> None:
+        if self.plan is None or self.plan.step_id != line["step"]:
+            raise ValueError(f"commits step {line['step']}, which is not the last plan's")
+        lengths, ended, errors = (_by_row(line, name) for name in ("lengths", "ended", "errors"))
+        accepted = {
+            row: _token_ids(lengths.get(row, 1), ended.get(row))
+            for row, samples in zip(self.plan.rows, self.plan.samples, strict=True)
+            if samples and row not in errors
+        }
+        copies = tuple(map(CopyId, line.get("copies", ())))
+        output = StepOutput(self.plan.step_id, accepted, errors=errors, completed_copies=copies)
+        self.plan = None
+        self.scheduler.commit(output, now)
+
+
+def _by_row(line: Json, name: str) -> dict[int, Any]:  # the values are those of the log
+    return {int(row): value for row, value in line.get(name, {}).items()}
+
+
+def _token_ids(num_tokens: int, num_until_stop: int | None) -> tuple[int, ...]:
+    if num_until_stop is None:
+        return (TOKEN,) * num_tokens
+    return (*(TOKEN,) * (num_until_stop - 1), STOP_TOKEN, *(TOKEN,) * (num_tokens - num_until_stop))
+
+
+def request_from_json(line: Json) -> Request:
+    """The request of a line, with made-up tokens."""
+    salt = line.get("salt", "")
+    return Request(
+        generation_id=line["id"],
+        path=tuple(PathNode(node_id, weight) for node_id, weight in line["path"]),
+        prompt_token_ids=cast("tuple[int, ...]", range(line["prompt"])),  # only its length is known
+        max_output_tokens=line["output"],
+        arrived_at=Nanos(line["arrived_at"]),
+        stop_token_ids=frozenset({STOP_TOKEN} if line.get("stops") else ()),
+        priority_class=PriorityClass(**line["priority_class"]),
+        deadline=line.get("deadline"),
+        queue_deadline=line.get("queue_deadline"),
+        granted_output_tokens=line.get("granted_output_tokens"),
+        cache_salt=bytes.fromhex(salt),
+        policy_revision=line.get("policy_revision", 0),
+    )
+
+
+def _prices(line: Json) -> Prices:
+    return Prices(**{**line, "step": StepCosts(**line["step"])})
+
+
+def _set_scheduling_policy(replayer: _Replayer, line: Json, now: Nanos) -> None:
+    replayer.scheduler.set_scheduling_policy(load_scheduling_policy(line["name"], line["options"]), now)
+
+
+def _set_preemption_policy(replayer: _Replayer, line: Json, now: Nanos) -> None:
+    replayer.scheduler.set_preemption_policy(load_preemption_policy(line["name"], line["options"]))
+
+
+def _fail_all(replayer: _Replayer, line: Json, now: Nanos) -> None:
+    replayer.plan = None
+    replayer.scheduler.fail_all("", now)
+
+
+_CALLS: dict[str, abc.Callable[[_Replayer, Json, Nanos], object]] = {
+    "add": _Replayer.add,
+    "commit": _Replayer.commit,
+    "abort": lambda r, line, now: r.scheduler.abort(line["id"], FinishReason(line["reason"]), now),
+    "expire": lambda r, line, now: r.scheduler.expire(now),
+    "complete_copies": lambda r, line, now: r.scheduler.complete_copies(map(CopyId, line["copies"]), now),
+    "fail_all": _fail_all,
+    "grant": lambda r, line, now: r.scheduler.grant(line["id"], line["output"], now),
+    "set_reader_blocked": lambda r, line, now: r.scheduler.set_reader_blocked(line["id"], line["blocked"], now),
+    "set_class": lambda r, line, now: r.scheduler.set_class(line["id"], PriorityClass(**line["priority_class"]), now),
+    "calibrate": lambda r, line, now: r.scheduler.calibrate(_prices(line["prices"]), now),
+    "set_scheduling_policy": _set_scheduling_policy,
+    "set_preemption_policy": _set_preemption_policy,
+    "update_nodes": lambda r, line, now: r.scheduler.update_nodes(
+        [(tuple(path), weight, revision) for path, weight, revision in line["nodes"]]
+    ),
+    "update_classes": lambda r, line, now: r.scheduler.update_classes(
+        [PriorityClass(**each) for each in line["classes"]], line["revision"]
+    ),
+}

@@ -1,0 +1,182 @@
+"""Seeded traffic from a line of words, as in
+`tenants=10000,zipf=1,rate=8,prompt=lognormal:1000:0.8,output=lognormal:200:1,requests=1000000`, or the same as JSON.
+
+    tenants, zipf    how many, and how unequal: the k-th sends 1/k^zipf of what the first one sends (0: all alike)
+    org, tenant      their organization; the name of the one tenant
+    arrivals         poisson (default) · every: equal gaps · onoff:ON_S:OFF_S: Poisson while on · salvo: all at `start`
+    rate             requests per second, of all together (while on)
+    prompt, output   lengths, see `lengths.py`
+    requests, seconds   where it ends; at least one of them
+    start            seconds before the first one
+    class            priority class
+    prefix           each prompt begins with so many tokens that are the tenant's own, counted as part of it
+    cancel           SHARE:SECONDS: that share of the clients gives up after so long
+    deadline         seconds after arrival
+    seed             of all that is drawn
+"""
+
+import json
+import math
+from collections import abc
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from engine.sim.traffic.errors import TrafficSpecError
+from engine.sim.traffic.lengths import Lengths, parse_lengths
+from engine.sim.traffic.row import DEFAULT_CLASS, NANOS_PER_S, Arrival
+from engine.sim.traffic.trace import Trace
+
+BATCH = 4096
+MAX_TENANTS = 1_000_000
+DEFAULT_LENGTHS = parse_lengths("128")
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorSpec:
+    """See the module's docstring; times in seconds."""
+
+    tenants: int = 1
+    zipf: float = 0.0
+    org: str = "generated"
+    tenant: str | None = None
+    arrivals: str = "poisson"
+    rate: float = 1.0
+    prompt: Lengths = DEFAULT_LENGTHS
+    output: Lengths = DEFAULT_LENGTHS
+    requests: int | None = None
+    seconds: float | None = None
+    start: float = 0.0
+    priority_class: str = DEFAULT_CLASS
+    prefix: int = 0
+    cancel_share: float = 0.0
+    cancel_after: float = 0.0
+    deadline: float | None = None
+    on_s: float = 0.0
+    off_s: float = 0.0
+    seed: int = 0
+
+
+def parse_generator(text: str, seed: int = 0) -> GeneratorSpec:
+    """The specification in `text`; `seed` where it names none. Raises TrafficSpecError."""
+    values = _words(text)
+    spec = GeneratorSpec(seed=seed)
+    for name, word in values.items():
+        try:
+            spec = replace(spec, **_field(name, word))
+        except (KeyError, ValueError):
+            raise TrafficSpecError(text, f"{name}={word} is not understood") from None
+    return _checked(text, spec)
+
+
+def generate(spec: GeneratorSpec) -> Trace:
+    """Its traffic."""
+    return Trace(spec.tenant or spec.org, lambda: _arrivals(spec))
+
+
+def _words(text: str) -> dict[str, str]:
+    if text.lstrip().startswith("{"):
+        try:
+            return {str(name): str(value) for name, value in json.loads(text).items()}
+        except json.JSONDecodeError as error:
+            raise TrafficSpecError(text, f"this is not JSON: {error.msg}") from error
+    pairs = [word.partition("=") for word in text.split(",") if word.strip()]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        raise TrafficSpecError(text, f"{wrong[0]!r} must be NAME=VALUE")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _field(name: str, word: str) -> dict[str, Any]:  # the fields have many types
+    """The fields that one word sets. Raises KeyError for an unknown name, ValueError for a value that is none."""
+    if name in ("tenants", "requests", "prefix", "seed"):
+        return {name: int(word)}
+    if name in ("zipf", "rate", "seconds", "start", "deadline"):
+        return {name: float(word)}
+    if name in ("prompt", "output"):
+        return {name: parse_lengths(word)}
+    if name in ("org", "tenant"):
+        return {name: word}
+    if name == "class":
+        return {"priority_class": word}
+    if name == "cancel":
+        share, after = word.split(":")
+        return {"cancel_share": float(share), "cancel_after": float(after)}
+    if name == "arrivals":
+        kind, *times = word.split(":")
+        if kind not in ("poisson", "every", "salvo", "onoff") or len(times) != (2 if kind == "onoff" else 0):
+            raise ValueError(word)
+        on_s, off_s = (float(time) for time in times or ("0", "0"))
+        return {"arrivals": kind, "on_s": on_s, "off_s": off_s}
+    raise KeyError(name)
+
+
+def _checked(text: str, spec: GeneratorSpec) -> GeneratorSpec:
+    numbers = [value for field in fields(spec) if isinstance(value := getattr(spec, field.name), int | float)]
+    if not all(0 <= number < math.inf for number in numbers):
+        raise TrafficSpecError(text, "its numbers must be finite and not negative")
+    if not 1 <= spec.tenants <= MAX_TENANTS or spec.rate <= 0:
+        raise TrafficSpecError(text, f"it needs 1 to {MAX_TENANTS} tenants and a rate above 0")
+    if spec.requests is None and (spec.seconds is None or spec.arrivals == "salvo"):
+        raise TrafficSpecError(text, "it never ends: give requests=N or seconds=S")
+    if spec.arrivals == "onoff" and spec.on_s <= 0:
+        raise TrafficSpecError(text, "the time that it is on must be above 0")
+    if spec.cancel_share > 1:
+        raise TrafficSpecError(text, "the share that is cancelled lies within 0 and 1")
+    if spec.tenant is not None and spec.tenants > 1:
+        raise TrafficSpecError(text, "one name is not enough for several tenants; use org")
+    return spec
+
+
+def _arrivals(spec: GeneratorSpec) -> abc.Iterator[Arrival]:
+    names = _tenant_names(spec)
+    popularity = np.cumsum(1.0 / np.arange(1, spec.tenants + 1) ** spec.zipf)
+    popularity /= popularity[-1]
+    generator = np.random.default_rng(spec.seed)
+    end_ns = math.inf if spec.seconds is None else round((spec.start + spec.seconds) * NANOS_PER_S)
+    left = math.inf if spec.requests is None else spec.requests
+    cancel_ns = round(spec.cancel_after * NANOS_PER_S)
+    deadline_ns = None if spec.deadline is None else round(spec.deadline * NANOS_PER_S)
+    for times in _time_batches(spec, generator):
+        tenants = np.searchsorted(popularity, generator.random(BATCH), side="right").tolist()
+        prompts = spec.prompt.draw(generator, BATCH).tolist()
+        outputs = spec.output.draw(generator, BATCH).tolist()
+        is_cancelled = (generator.random(BATCH) < spec.cancel_share).tolist()
+        for at_ns, tenant, prompt, output, gives_up in zip(times, tenants, prompts, outputs, is_cancelled, strict=True):
+            if at_ns >= end_ns or left <= 0:
+                return
+            left -= 1
+            yield Arrival(
+                at_ns,
+                names[tenant],
+                max(prompt, spec.prefix + 1) if spec.prefix else prompt,
+                output,
+                spec.priority_class,
+                (tenant,) if spec.prefix else (),
+                spec.prefix,
+                cancel_ns if gives_up else None,
+                deadline_ns,
+            )
+
+
+def _tenant_names(spec: GeneratorSpec) -> list[str]:
+    if spec.tenant is not None:
+        return [spec.tenant if "/" in spec.tenant else f"{spec.org}/{spec.tenant}"]
+    width = len(str(spec.tenants))
+    return [f"{spec.org}/t{number:0{width}d}" for number in range(1, spec.tenants + 1)]
+
+
+def _time_batches(spec: GeneratorSpec, generator: np.random.Generator) -> abc.Iterator[list[int]]:
+    """Times in nanoseconds, for ever. On/off: the gaps of a Poisson process that runs while the source is on."""
+    elapsed = 0.0
+    while True:
+        if spec.arrivals == "poisson" or spec.arrivals == "onoff":
+            gaps = generator.exponential(1 / spec.rate, BATCH)
+        else:
+            gaps = np.full(BATCH, 1 / spec.rate if spec.arrivals == "every" else 0.0)
+        ends = elapsed + np.cumsum(gaps)
+        elapsed = float(ends[-1])
+        times = ends - gaps[0] if spec.arrivals == "every" else ends
+        if spec.arrivals == "onoff":
+            times = times + np.floor(times / spec.on_s) * spec.off_s
+        yield np.rint((spec.start + times) * NANOS_PER_S).astype(np.int64).tolist()

@@ -1,0 +1,104 @@
+"""`evenflow engines`: the policies that the engines decide by, while they run."""
+
+from typing import Annotated
+
+import typer
+
+from evenflow.admin.v1 import admin_pb2 as pb
+from gateway.cli.command import Admin, admin_command
+from gateway.cli.errors import UsageError
+from gateway.cli.output import Column, OutputFormat, OutputOption, print_many
+
+app = typer.Typer(help="Engines, and the policies that they decide by.", no_args_is_help=True)
+
+NameArgument = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="Scheduling policy, such as fair. Left out, it stays.")
+]
+OptionOption = Annotated[
+    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="For the scheduling policy; repeatable.")
+]
+PreemptionOption = Annotated[
+    str | None, typer.Option("--preemption", metavar="NAME", help="Preemption policy. Left out, it stays.")
+]
+PreemptionOptionOption = Annotated[
+    list[str] | None,
+    typer.Option("--preemption-option", metavar="NAME=VALUE", help="For the preemption policy; repeatable."),
+]
+EngineOption = Annotated[
+    str | None, typer.Option("--engine", metavar="ADDRESS", help="Only this one; left out: every engine.")
+]
+ValidateOption = Annotated[bool, typer.Option("--validate-only", help="Check everything, change nothing.")]
+
+COLUMNS: tuple[Column[pb.EngineStatus], ...] = (
+    Column("ENGINE", lambda engine: engine.address),
+    Column("MODEL", lambda engine: engine.model or "-"),
+    Column("SCHEDULING", lambda engine: policy_text(engine.scheduling_policy, dict(engine.scheduling_options))),
+    Column("PREEMPTION", lambda engine: policy_text(engine.preemption_policy, dict(engine.preemption_options))),
+    Column("STATE", lambda engine: _state_text(engine)),
+)
+SWITCH_COLUMNS: tuple[Column[pb.PolicySwitch], ...] = (
+    Column("ENGINE", lambda switch: switch.engine),
+    Column("SCHEDULING BEFORE", lambda switch: switch.previous_scheduling_policy),
+    Column("PREEMPTION BEFORE", lambda switch: switch.previous_preemption_policy),
+)
+
+
+@app.command("list")
+@admin_command
+def list_(admin: Admin, output: OutputOption = OutputFormat.TABLE) -> None:
+    """List the engines and their policies."""
+    report = admin.call(admin.stub.GetSystemStatus, pb.GetSystemStatusRequest())
+    print_many(list(report.engines), COLUMNS, output)
+
+
+@app.command("set-policy")
+@admin_command
+def set_policy(
+    admin: Admin,
+    name: NameArgument = None,
+    option: OptionOption = None,
+    preemption: PreemptionOption = None,
+    preemption_option: PreemptionOptionOption = None,
+    engine: EngineOption = None,
+    validate_only: ValidateOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Let the engines decide by another policy from the next step on, their counters carried over.
+
+    Lasts until an engine starts again: what it starts with is set by --scheduling-policy.
+    """
+    if name is None and preemption is None:
+        raise UsageError("nothing to change: give the NAME of a scheduling policy, or --preemption NAME")
+    request = pb.SetSchedulingPolicyRequest(
+        engine=engine or "",
+        scheduling_policy=name or "",
+        scheduling_options=parse_options("--option", option or ()),
+        preemption_policy=preemption or "",
+        preemption_options=parse_options("--preemption-option", preemption_option or ()),
+        validate_only=validate_only,
+    )
+    response = admin.call(admin.stub.SetSchedulingPolicy, request)
+    print_many(list(response.switches), SWITCH_COLUMNS, output)
+
+
+def parse_options(flag: str, texts: list[str] | tuple[()]) -> dict[str, str]:
+    """Names and values of NAME=VALUE. Raises UsageError for anything else and for a name that comes twice."""
+    options: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name or name in options:
+            raise UsageError(f"{flag}: {text!r} must be NAME=VALUE, each name once")
+        options[name] = value
+    return options
+
+
+def policy_text(name: str, options: dict[str, str]) -> str:
+    """`fair (mode=strict)`, the options as they were given."""
+    given = ", ".join(f"{option}={value}" for option, value in sorted(options.items()))
+    return f"{name} ({given})" if given else name
+
+
+def _state_text(engine: pb.EngineStatus) -> str:
+    if not engine.reachable:
+        return "NOT REACHABLE"
+    return "draining" if engine.draining else "serving"

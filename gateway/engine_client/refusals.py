@@ -1,0 +1,75 @@
+"""An engine's status as the error of ours that it stands for."""
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from gateway.errors import (
+    ContextLengthError,
+    EngineLostError,
+    ExceedsKvPoolError,
+    FieldViolation,
+    GatewayError,
+    InternalError,
+    InvalidFieldError,
+    NoEngineError,
+)
+
+_FIELD_ERRORS = {
+    "EXCEEDS_KV_POOL": ExceedsKvPoolError,
+    "CONTEXT_LENGTH": ContextLengthError,
+    "INVALID_FIELD": InvalidFieldError,
+}
+# The engine's names of what an administrator sets, and the public ones.
+_POLICY_FIELDS = {
+    "name": "scheduling_policy",
+    "options": "scheduling_options",
+    "preemption_name": "preemption_policy",
+    "preemption_options": "preemption_options",
+}
+
+
+def typed(error: grpc.aio.AioRpcError, *, is_answered: bool) -> GatewayError:
+    """Of a call that had, or had not, been answered before it ended."""
+    info = _error_info(error)
+    field_error = _FIELD_ERRORS.get(info.reason)
+    if field_error is not None:
+        text = error.details() or info.reason
+        field = info.metadata.get("field", "")
+        return field_error(FieldViolation(f"spec.{field}" if field else "spec", text), metadata=dict(info.metadata))
+    if is_answered:
+        return EngineLostError()
+    if info.reason == "PROTOCOL_VERSION":
+        return InternalError(f"the engine refuses this gateway's protocol version: {error.details()}")
+    if error.code() in (
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.ALREADY_EXISTS,
+    ):
+        return InternalError(f"the engine failed: {error.code().name}: {error.details()}")
+    return NoEngineError()
+
+
+def typed_switch(error: grpc.aio.AioRpcError) -> GatewayError:
+    """Of a call that sets policies."""
+    info = _error_info(error)
+    if info.reason == "INVALID_FIELD":
+        field = info.metadata.get("field", "")
+        # The engine's text begins with its own name of the field.
+        text = (error.details() or info.reason).removeprefix(f"{field} ")
+        return InvalidFieldError(FieldViolation(_POLICY_FIELDS.get(field, field), text))
+    return typed(error, is_answered=False)
+
+
+def _error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo:
+    """The details of the engine's status; empty if it has none that can be read."""
+    info = error_details_pb2.ErrorInfo()
+    try:
+        status = rpc_status.from_call(error)
+    except ValueError:
+        return info
+    for detail in status.details if status is not None else ():
+        if detail.Unpack(info):
+            return info
+    return info

@@ -1,0 +1,88 @@
+"""One node of the counter tree of one class: the class's root, an organization, or a team.
+
+`counter` is the service charged to the node over its weight. A parent compares its children: its `floor` is a level
+that no child which is owed something is below, its `peak` the highest that a child ever reached.
+"""
+
+from collections import abc
+from dataclasses import dataclass, field
+
+from engine.core.policy import Demand, FlowView, NodeView
+from engine.core.ranking import Ranking
+from policies.fair.queue import Queue
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """Written by Tree.
+
+    view         weight and planned tokens; None for a root
+    served_at    number of the last plan that served it, for ties
+    serial       how many nodes were made before it, for the ties that are left
+    demand       as a flow's: a parent wants, and is backlogged, if a child is
+    backlogged   children that are, by counter (Q of rule R1)
+    queued       children with a sequence that waits, by what `Tree.rank` said when they were put there
+    weights      how many wanting children have each weight
+    theta        threshold Θ of the children, as of their weights and the last plan's prices
+    num_queued   sequences that wait below the node
+    flow, queue  of a team only
+    chain        of a team only: each node of its path, from the team up, with its parent and view
+    """
+
+    key: tuple[str, ...]
+    parent: "Node | None" = None
+    view: NodeView | None = None
+    counter: float = 0.0
+    served_at: int = 0
+    serial: int = 0
+    demand: Demand = Demand.NONE
+    floor: float = 0.0
+    peak: float = 0.0
+    children: "dict[str, Node]" = field(default_factory=dict)
+    backlogged: "Ranking[Node]" = field(default_factory=Ranking)
+    queued: "Ranking[Node]" = field(default_factory=Ranking)
+    idle: "Ranking[Node]" = field(default_factory=Ranking)
+    weights: dict[float, int] = field(default_factory=dict)
+    weight_counted: float = 0.0
+    theta: float = 0.0
+    chain: "tuple[tuple[Node, Node, NodeView], ...]" = ()
+    num_queued: int = 0
+    flow: FlowView | None = None
+    queue: Queue = field(default_factory=Queue)
+
+    @property
+    def weight(self) -> float:
+        return 1.0 if self.view is None else self.view.weight
+
+    @property
+    def lead(self) -> float:
+        """Distance above the floor of the siblings; 0 for a root."""
+        return 0.0 if self.parent is None else self.counter - self.parent.floor
+
+    @property
+    def least_weight(self) -> float:
+        """Of the wanting children; 1 if there is none."""
+        return min(self.weights, default=1.0)
+
+    @property
+    def wanting_weight(self) -> float:
+        """Sum of the weights of the wanting children."""
+        return sum(weight * count for weight, count in self.weights.items())
+
+    def path(self) -> "abc.Iterator[Node]":
+        """This node and its ancestors, without the root."""
+        node: Node | None = self
+        while node is not None and node.parent is not None:
+            yield node
+            node = node.parent
+
+    def least_backlogged(self) -> float | None:
+        """The least counter of a backlogged child; None if there is none.
+
+        Counters only rise, so a rank that is out of date is too low, and is put right when it comes first.
+        """
+        while (child := self.backlogged.first()) is not None:
+            if self.backlogged.rank_of(child)[0] == child.counter:
+                return child.counter
+            self.backlogged.put(child, (child.counter,))
+        return None

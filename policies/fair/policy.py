@@ -1,0 +1,290 @@
+"""The policy `fair`: which flow comes next, who yields, and who gives way to whom. Counters and rules are in `tree`.
+
+Options choose between two modes. `work_conserving`: a flow that yields goes on with what nobody else can use; it is
+charged for that up to the lead cap, and the rest is exported as borrowed. `strict`: it gets nothing while it is ahead,
+even if the device idles. The bound on charged service is the same in both.
+"""
+
+from collections import abc
+
+from engine.core.policy import (
+    Concession,
+    Demand,
+    FlowView,
+    LeaveReason,
+    PlanStart,
+    SequenceView,
+    Service,
+    Terms,
+)
+from engine.core.types import Nanos, SequenceStatus
+from policies import snapshots
+from policies.costs import OUTPUT_COST, PREFILL_COST
+from policies.fair import state
+from policies.fair.classes import ClassOrder
+from policies.fair.node import Node
+from policies.fair.quantities import Quantities
+from policies.fair.tree import Tree
+from policies.options import at_least
+
+MODES = ("work_conserving", "strict")
+MAX_LOCAL = 8  # flows within the slack that are compared by their cached prefixes
+
+
+class Fair:
+    """Shares by weight, level by level of the tenancy tree, inside each priority class.
+
+    mode            work_conserving or strict
+    theta           lead at which a flow yields, in cost units over weight; 0 is automatic: a step's worth, or what
+                    keeps the price of swapping at 5 % of the service exchanged
+    theta_low       lead at which a swapped sequence comes back; 0 is half of theta
+    slack           lead within which the longest cached prefix comes first; 0 is strict order
+    prefill_cost    of a prompt token computed for the first time
+    output_cost     of an emitted token
+    pace_prefill    prompts take at most their share of the time beside others' decodes
+    class_ageing_ms time after which a denied class is served first once; 0 is never
+
+    Raises ValueError, naming the option, where a value is out of range.
+    """
+
+    preempts = True
+
+    def __init__(
+        self,
+        *,
+        mode: str = "work_conserving",
+        theta: float = 0.0,
+        theta_low: float = 0.0,
+        slack: float = 0.0,
+        prefill_cost: float = PREFILL_COST,
+        output_cost: float = OUTPUT_COST,
+        pace_prefill: bool = True,
+        class_ageing_ms: float = 10_000.0,
+    ) -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode must be {' or '.join(MODES)}, not {mode!r}")
+        at_least(0, theta=theta, theta_low=theta_low, slack=slack, class_ageing_ms=class_ageing_ms)
+        at_least(0, prefill_cost=prefill_cost, output_cost=output_cost)
+        if theta and theta_low > theta:
+            raise ValueError(f"theta_low must be at most theta ({theta}), not {theta_low}")
+        self.requires_preemption = mode == "strict"
+        self._is_strict = mode == "strict"
+        self._theta_low = theta_low
+        self._paces_prefill = pace_prefill
+        self._quantities = Quantities(prefill_cost, output_cost, theta, slack)
+        self._classes = ClassOrder(class_ageing_ms)
+        self._trees: dict[str, Tree] = {}
+        self._start: PlanStart | None = None
+        self._order: dict[str, int] = {}
+        self._num_plans = 0
+        self._carried: dict[str, float] = {}
+
+    def on_arrive(self, seq: SequenceView, now: Nanos) -> None:
+        self._classes.learn(seq.flow)
+        self._tree(seq.flow).enqueue(seq)
+
+    def on_leave(self, seq: SequenceView, reason: LeaveReason, now: Nanos) -> None:
+        self._tree(seq.flow).dequeue(seq, has_ended=reason is LeaveReason.FINISHED)
+
+    def begin(self, start: PlanStart) -> Terms:
+        self._start = start
+        self._num_plans += 1
+        self._quantities.learn(start.config, start.prices)
+        by_class = self._by_class(start)
+        for name, (changed, satisfied) in by_class.items():
+            self._trees[name].begin(changed, satisfied)
+        wanting = {name: tree for name, tree in self._trees.items() if tree.root.demand is not Demand.NONE}
+        backlogged = {name: tree.root.demand is Demand.BACKLOGGED for name, tree in wanting.items()}
+        order = self._classes.order(backlogged, start.now)
+        self._order = {name: place for place, name in enumerate(order)}
+        yielding = [tree.yielding for tree in self._trees.values() if tree.yielding]
+        return Terms(
+            yielding=yielding[0] if len(yielding) == 1 else frozenset().union(*yielding),
+            lends=not self._is_strict,
+            class_order=order,
+            paces_prefill=self._paces_prefill,
+            protects_yielding=not self._is_strict,
+        )
+
+    def select(self, passed: abc.Collection[SequenceView]) -> SequenceView | None:
+        excluded = {self._tree(seq.flow).leaf(seq.flow) for seq in passed}
+        for name in sorted(self._trees, key=self._place):
+            tree = self._trees[name]
+            for yields in (False, True):
+                leaf = self._walk(tree, tree.root, set(excluded), yields=yields)
+                if leaf is not None:
+                    return self._most_local(tree, leaf, excluded).queue.head()
+        return None
+
+    def key(self, seq: SequenceView) -> tuple[float, ...]:
+        tree = self._tree(seq.flow)
+        leaf = tree.leaf(seq.flow)
+        ranks = [rank for node, _, _ in reversed(leaf.chain) for rank in tree.rank(node)]
+        yields = 1.0 if seq.flow in tree.yielding else 0.0
+        return (self._place(seq.flow.priority_class.name), yields, *ranks, -leaf.queue.ratio(seq))
+
+    def concede(self, victim: SequenceView, claimant: SequenceView) -> Concession:
+        if victim.flow is claimant.flow:
+            return Concession.NOTHING
+        if victim.priority_class.name != claimant.priority_class.name:
+            return self._concede_to_class(victim, claimant)
+        tree = self._tree(victim.flow)
+        if claimant.flow in tree.yielding:
+            return Concession.NOTHING
+        if victim.flow in tree.yielding:
+            return Concession.ANYTHING
+        is_entrant = not claimant.flow.num_device_blocks
+        return Concession.SWAP if is_entrant and self._may_enter(tree, victim, claimant) else Concession.NOTHING
+
+    def charge(self, service: Service) -> None:
+        flow, num_prefill_tokens, num_output_tokens, _, is_borrowed = service
+        cost = self._quantities.cost(num_prefill_tokens, num_output_tokens)
+        tree = self._tree(flow)
+        leaf = tree.leaf(flow)
+        tree.charge(leaf, cost, self._num_plans, is_borrowed=is_borrowed)
+        leaf.queue.num_served += num_prefill_tokens + num_output_tokens
+        if self._start is not None and len(self._trees) > 1:
+            self._classes.charge(flow, cost, self._start.now)
+
+    def standing(self, flow: FlowView) -> tuple[float, ...]:
+        leaf = self._tree(flow).leaf(flow)
+        return tuple(node.counter - parent.floor for node, parent, _ in reversed(leaf.chain))
+
+    def threshold(self, flow: FlowView) -> tuple[float, ...]:
+        """Θ at each node of the path of a flow, as of the last plan."""
+        leaf = self._tree(flow).leaf(flow)
+        return tuple(parent.theta for _, parent, _ in reversed(leaf.chain))
+
+    def step_bound(self, flow: FlowView) -> tuple[float, ...]:
+        """δ at each node of the path of a flow, as of the last plan."""
+        leaf = self._tree(flow).leaf(flow)
+        return tuple(self._quantities.step_bound(node) for node in _downwards(leaf))
+
+    def snapshot(self) -> bytes:
+        return snapshots.dump("fair", **state.dump(self._trees))
+
+    def restore(self, snapshot: bytes) -> None:
+        """From another policy that counts, its counters per tenant become those of the teams of the first class that
+        each is seen in, and an organization begins with the sum of its teams'."""
+        counters, saved = snapshots.load_counters("fair", snapshot)
+        if saved["policy"] == "fair":
+            for name in state.class_names(saved):
+                self._trees[name] = Tree(name, self._quantities)
+            self._num_plans = state.load(saved, self._trees)
+        else:
+            self._carried = {str(tenant_id): counter for tenant_id, counter in counters.items()}
+
+    def _tree(self, flow: FlowView) -> Tree:
+        name = flow.priority_class.name
+        tree = self._trees.get(name)
+        if tree is None:
+            tree = self._trees[name] = Tree(name, self._quantities)
+            self._classes.learn(flow)
+            if self._carried:
+                state.carry(tree, self._carried)
+                self._carried = {}
+        return tree
+
+    def _by_class(self, start: PlanStart) -> dict[str, tuple[list[FlowView], list[FlowView]]]:
+        """The changed and the satisfied flows of each tree, those without either included."""
+        by_class: dict[str, tuple[list[FlowView], list[FlowView]]] = {name: ([], []) for name in self._trees}
+        for flow in start.changed:
+            self._classes.learn(flow)
+        for index, flows in enumerate((start.changed, start.satisfied)):
+            for flow in flows:
+                name = flow.priority_class.name
+                if name not in by_class:
+                    self._tree(flow)
+                    by_class[name] = ([], [])
+                by_class[name][index].append(flow)
+        return by_class
+
+    def _place(self, name: str) -> int:
+        return self._order.get(name, len(self._order))
+
+    def _walk(self, tree: Tree, parent: Node, excluded: set[Node], *, yields: bool) -> Node | None:
+        """The team whose head comes first below `parent`, among those that yield, or those that do not."""
+        while (child := tree.first_queued(parent, excluded)) is not None:
+            if child.flow is None:
+                leaf = self._walk(tree, child, excluded, yields=yields)
+                if leaf is not None:
+                    return leaf
+            elif (child.flow in tree.yielding) is yields and self._may_return(child):
+                return child
+            excluded.add(child)
+        return None
+
+    def _may_return(self, leaf: Node) -> bool:
+        """Rule R5(g): bytes move back only once the lead has fallen, or nobody with less of a lead waits."""
+        head = leaf.queue.head()
+        if head is None or head.status is not SequenceStatus.SWAPPED:
+            return True
+        return all(self._is_low(node) or _is_least_ahead(node) for node in leaf.path())
+
+    def _is_low(self, node: Node) -> bool:
+        assert node.parent is not None
+        low = self._theta_low or node.parent.theta / 2
+        return node.lead <= low
+
+    def _most_local(self, tree: Tree, leaf: Node, excluded: set[Node]) -> Node:
+        """Of the siblings within the slack of `leaf`, the one whose head has the longest cached prefix."""
+        parent = leaf.parent
+        if not self._quantities.slack or parent is None:
+            return leaf
+        best, seen = leaf, {*excluded, leaf}
+        limit = tree.rank(leaf)[0] + self._quantities.slack
+        while len(seen) < len(excluded) + MAX_LOCAL:
+            sibling = tree.first_queued(parent, seen)
+            if sibling is None or tree.rank(sibling)[0] > limit or sibling.flow in tree.yielding:
+                break
+            seen.add(sibling)
+            if _num_cached(sibling) > _num_cached(best):
+                best = sibling
+        return best
+
+    def _concede_to_class(self, victim: SequenceView, claimant: SequenceView) -> Concession:
+        if victim.priority_class.rank > claimant.priority_class.rank:
+            return Concession.ANYTHING if victim.priority_class.preemptible else Concession.NOTHING
+        is_entrant = not claimant.flow.num_device_blocks
+        is_promoted = self._classes.is_promoted(claimant.priority_class.name)
+        return Concession.SWAP if is_entrant and is_promoted else Concession.NOTHING
+
+    def _may_enter(self, tree: Tree, victim: SequenceView, claimant: SequenceView) -> bool:
+        """Rule R5(d): a flow that holds no block takes from those above their share that are as far ahead as it."""
+        assert self._start is not None
+        config = self._start.config
+        num_blocks, num_held = config.num_device_blocks, victim.flow.num_device_blocks
+        num_needed = -(-claimant.num_tokens // config.block_size)
+        taker, giver = tree.leaf(claimant.flow), tree.leaf(victim.flow)
+        if num_held <= _share(giver) * num_blocks or num_needed > _share(taker) * num_blocks:
+            return False
+        for upper, lower in zip(_downwards(giver), _downwards(taker), strict=True):
+            if upper is not lower:
+                return upper.lead >= lower.lead
+        return False
+
+
+def _downwards(leaf: Node) -> tuple[Node, ...]:
+    return tuple(node for node, _, _ in reversed(leaf.chain))
+
+
+def _share(leaf: Node) -> float:
+    """The part of the pool that is the flow's by weight, among those that want something."""
+    share = 1.0
+    for node, parent, _ in leaf.chain:
+        wanting_weight = parent.wanting_weight
+        if wanting_weight:
+            share *= node.weight / wanting_weight
+    return share
+
+
+def _is_least_ahead(node: Node) -> bool:
+    """True if no sibling with a smaller lead has somebody waiting."""
+    parent = node.parent
+    first = None if parent is None else parent.queued.first()
+    return first is None or first is node or first.counter >= node.counter
+
+
+def _num_cached(leaf: Node) -> int:
+    head = leaf.queue.head()
+    return 0 if head is None else head.num_cached_prompt_tokens

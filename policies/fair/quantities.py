@@ -1,0 +1,53 @@
+"""What the rules of `fair` measure with: the cost of tokens, one step's worth δ, and the threshold Θ of a lead."""
+
+from dataclasses import dataclass
+
+from engine.core.config import SchedulerConfig
+from engine.core.costs import Prices
+from policies.fair.node import Node
+
+MOVE_SHARE = 0.05  # of the service that a swap exchanges, what the swap itself may cost
+MAX_THRESHOLD_STEPS = 8.0  # steps' worth; a dear link must not buy unfairness without end
+
+
+@dataclass(slots=True)
+class Quantities:
+    """In cost units. `theta` 0 is automatic. Written by Fair at the start of each plan.
+
+    step_cost  D, the largest cost that one plan can give one tenant
+    move_cost  the service of which moving a step's worth of tokens out and in takes MOVE_SHARE
+    """
+
+    prefill_cost: float
+    output_cost: float
+    theta: float
+    slack: float
+    step_cost: float = 0.0
+    move_cost: float = 0.0
+    has_changed: bool = False
+
+    def cost(self, num_prefill_tokens: int, num_output_tokens: int) -> float:
+        """Of tokens computed for the first time, and emitted."""
+        return self.prefill_cost * num_prefill_tokens + self.output_cost * num_output_tokens
+
+    def step_bound(self, node: Node) -> float:
+        """δ of a node: what one step can add to its counter."""
+        return self.step_cost / node.weight
+
+    def threshold(self, parent: Node) -> float:
+        """Θ of the children of `parent`, never below one step's worth of the lightest unless `theta` says so."""
+        if self.theta:
+            return max(self.theta, self.slack)
+        return max(max(self.move_cost, self.step_cost) / parent.least_weight, self.slack)
+
+    def learn(self, config: SchedulerConfig, prices: Prices) -> None:
+        """The sizes of a step and the prices of this moment; `has_changed` if they are others than before."""
+        before = self.step_cost, self.move_cost
+        self.step_cost = self.cost(config.max_num_batched_tokens, config.max_num_seqs)
+        num_blocks = config.max_num_batched_tokens / config.block_size
+        # A copy runs beside the steps, so what it costs is by how much it delays them, there and back.
+        move_ns = 2 * num_blocks * prices.step.copied_block_ns if config.num_host_blocks else 0.0
+        unit_ns = prices.step.prefill_token_ns / self.prefill_cost if self.prefill_cost else 0.0
+        most = MAX_THRESHOLD_STEPS * self.step_cost
+        self.move_cost = min(most, move_ns / MOVE_SHARE / unit_ns) if unit_ns and prices.are_measured else 0.0
+        self.has_changed = (self.step_cost, self.move_cost) != before

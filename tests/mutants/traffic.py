@@ -1,0 +1,82 @@
+"""Fixed traffic, and what came of it in one number: two schedulers with equal numbers made the same plans.
+
+On the way everything is checked that can be: invariants, the bounds of `fair`, and who was charged what.
+"""
+
+import hashlib
+import random
+from dataclasses import replace
+
+from engine.core.policy import SchedulingPolicy
+from engine.plugins import load_scheduling_policy
+from tests.fairness.observer import Observer
+from tests.fairness.random_runs import random_run
+from tests.fairness.runs import drive
+from tests.fairness.scheduler_world import SchedulerWorld
+
+NUM_STEPS = 120
+OTHERS = ("fcfs", "vtc", "priority")
+
+
+class Digested(SchedulerWorld):
+    """A world that remembers its plans."""
+
+    digest = hashlib.blake2b(digest_size=16)
+
+    def plan(self):
+        planned = super().plan()
+        self.digest.update(repr(self._open).encode())
+        return planned
+
+
+def plans() -> str:
+    """The number of the scheduler as it is. AssertionError, or whatever else goes wrong, if it breaks a rule."""
+    Digested.digest = hashlib.blake2b(digest_size=16)
+    for seed in range(10):
+        run = random_run(2000 + seed, NUM_STEPS, num_classes=1 + seed % 3 // 2, edits_weights=seed % 4 == 0)
+        machine = replace(run.machine, threshold=0) if seed % 5 == 0 else run.machine
+        config = {"growth_reserve_tokens": 16, "max_prefill_share": 0.5} if seed % 2 else {}
+        world = Digested(machine, config=config, options={"pace_prefill": seed % 2 == 0}, checks_invariants=True)
+        report = drive(world, run.traffic, Observer(world.bounds()), NUM_STEPS)
+        assert not report.breaches, report.breaches
+        assert not world.accounts, world.accounts[0]
+        Digested.digest.update(repr(world.scheduler.stats()).encode())
+    for seed, name in enumerate(OTHERS):
+        run = random_run(3000 + seed, NUM_STEPS)
+        _play_other(load_scheduling_policy(name, {}), run, seed)
+    return Digested.digest.hexdigest()
+
+
+def _play_other(policy: SchedulingPolicy, run, seed: int) -> None:
+    """A policy that counts otherwise is only digested."""
+    world = Digested(run.machine, policy, config={"admission_interval": 1 + seed}, checks_invariants=True)
+    world.leads = dict  # type: ignore[method-assign,assignment] # no leads to compare
+    bounds = run.machine.bounds()
+    drive(world, run.traffic, Observer(replace(bounds, is_strict=False), compare_counters=False), NUM_STEPS)
+    Digested.digest.update(repr(world.scheduler.stats()).encode())
+
+
+def quota_decisions() -> str:
+    """The number of the quota book as it is."""
+    from gateway.quota import Charge, Dimension, Limit, QuotaBook
+
+    rng, book, digest = random.Random(1), QuotaBook(), hashlib.blake2b(digest_size=16)
+    now_ns, live = 0, []
+    for serial in range(3000):
+        now_ns += rng.choice([0, 1, 1000, 10**6, 10**8])
+        limits = [
+            Limit(node, dimension, rng.choice([3, 7, 60]), 10**9, rng.choice([1, 5, 20]))
+            for node in ("org", "team")
+            for dimension in rng.sample(list(Dimension), 3)
+        ]
+        charge = Charge(1, rng.randrange(6), rng.randrange(6))
+        digest.update(repr(book.reserve(f"r{serial}", limits, charge, now_ns)).encode())
+        live.append(f"r{serial}")
+        if rng.random() < 0.6:
+            name = live.pop(rng.randrange(len(live)))
+            actual = Charge(rng.randrange(2), rng.randrange(9), rng.randrange(9))
+            ended = book.settle(name, actual, now_ns) if rng.random() < 0.8 else book.release(name, now_ns)
+            digest.update(repr(ended).encode())
+        digest.update(repr([book.remaining(limit, now_ns) for limit in limits]).encode())
+        digest.update(repr((book.num_buckets, book.num_reservations)).encode())
+    return digest.hexdigest()

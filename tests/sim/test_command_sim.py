@@ -1,0 +1,119 @@
+"""`evenflow sim`: the same seed gives the same bytes, results go to stdout and files, mistakes end in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from engine.commands.sim import app
+
+TRAFFIC = "tenants=3,zipf=1,rate=6,prompt=uniform:10:80,output=uniform:5:40,requests=60"
+SMALL = ["--max-num-seqs", "4", "--num-device-blocks", "40", "--num-host-blocks", "40", "--max-model-len", "512"]
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_policies_are_compared_on_the_same_traffic(tmp_path: Path):
+    paths = [tmp_path / "first.json", tmp_path / "second.json"]
+    for path in paths:
+        result = invoke("run", "--generate", TRAFFIC, "--costs", "cpu", "--json", str(path), *SMALL)
+        assert result.exit_code == 0, result.output
+
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    document = json.loads(paths[0].read_text())
+    assert [run["label"] for run in document["runs"]] == ["fair", "fcfs"]
+    assert {run["totals"]["num_requests"] for run in document["runs"]} == {60}
+    assert document["config"]["costs"]["name"] == "cpu"
+    assert "fair" in result.output
+
+
+def test_json_alone_goes_to_stdout():
+    result = invoke("run", "--generate", TRAFFIC, "--policy", "fcfs", "--json", "-", *SMALL)
+
+    assert [run["label"] for run in json.loads(result.stdout)["runs"]] == ["fcfs"]
+
+
+def test_a_load_stretches_the_traffic_and_says_so():
+    result = invoke("run", "--generate", TRAFFIC, "--policy", "fcfs", "--load", "0.5", "--json", "-", *SMALL)
+
+    notes = json.loads(result.stdout)["runs"][0]["notes"]
+    assert any(note.startswith("load 0.5 of C = ") for note in notes)
+    assert any(note.startswith("time stretched") for note in notes)
+
+
+def test_a_decision_log_replays(tmp_path: Path):
+    log = tmp_path / "decisions.jsonl"
+    arguments = ("--generate", TRAFFIC, "--policy", "vtc", "--decision-log", str(log), *SMALL)
+    assert invoke("run", *arguments).exit_code == 0
+
+    result = invoke("replay", str(log))
+
+    assert result.exit_code == 0
+    assert "plans are identical" in result.output
+
+
+def test_a_log_that_does_not_replay_ends_with_code_1(tmp_path: Path):
+    log = tmp_path / "decisions.jsonl"
+    invoke("run", "--generate", TRAFFIC, "--policy", "vtc", "--decision-log", str(log), *SMALL)
+    log.write_text(log.read_text().replace('"name": "vtc"', '"name": "srpt"').replace('"name":"vtc"', '"name":"srpt"'))
+
+    result = invoke("replay", str(log))
+
+    assert result.exit_code == 1
+    assert f"{log}:" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--policy", "fiar"), "there is no policy fiar"),
+        (("--policy", "fair:theta=much"), "theta"),
+        (("--policy", "fair:theta"), "is not one OPTION=VALUE"),
+        (("--costs", "h9000"), "there is no cost line h9000"),
+        (("--weight", "o/a=0"), "a weight is PATH=NUMBER"),
+        (("--weight", "o/a=nan"), "a weight is PATH=NUMBER"),
+        (("--class", "gold"), "is no number"),
+        (("--trace", "nowhere.csv"), "nowhere.csv"),
+        (("--generate", "rate=-1"), "rate"),
+        (("--preemption", "swap", "--num-host-blocks", "0"), "needs num_host_blocks"),
+        (("--decision-log", "x"), "give --policy once"),
+    ],
+)
+def test_a_mistake_ends_with_code_2_and_one_line(arguments: tuple[str, ...], problem: str):
+    result = invoke("run", "--generate", TRAFFIC, *arguments)
+
+    assert result.exit_code == 2
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert problem in lines[0]
+
+
+def test_the_suite_prints_each_promise(tmp_path: Path):
+    path = tmp_path / "suite.json"
+
+    result = invoke("suite", "--scenario", "S4", "--scale", "0.2", "--policy", "fair", "--json", str(path))
+
+    assert result.exit_code == 0
+    assert "request-count trap" in result.output
+    [verdict] = json.loads(path.read_text())["verdicts"]
+    assert verdict["scenario"] == "S4"
+    assert verdict["checks"][0]["name"] == "least service over max-min share"
+
+
+def test_an_unknown_scenario_is_refused_with_the_known_ones():
+    result = invoke("suite", "--scenario", "S99")
+
+    assert result.exit_code == 2
+    assert "S1, S2" in result.stderr
+
+
+def test_a_real_trace_needs_its_folder(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("EVENFLOW_TRACES", raising=False)
+
+    result = invoke("suite", "--scenario", "S11a", "--policy", "fcfs")
+
+    assert result.exit_code == 2
+    assert "EVENFLOW_TRACES" in result.stderr

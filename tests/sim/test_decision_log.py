@@ -1,0 +1,128 @@
+"""A decision log replays to the same plans, and says where it does not. It holds no token of anybody."""
+
+import io
+import json
+
+import pytest
+
+from engine.core.scheduler import Scheduler
+from engine.core.types import FinishReason, Nanos, PriorityClass, SamplingParams
+from engine.decision_log import DecisionLog, LogHeader, PolicyChoice, RecordedScheduler
+from engine.plugins import load_preemption_policy, load_scheduling_policy
+from engine.sim.errors import ReplayError
+from engine.sim.replay import replay
+from engine.sim.samples import Samples
+from engine.sim.service_meter import meter
+from engine.sim.world import Replica, World
+from tests.builders import make_request
+from tests.fakes import ReferenceRunner
+from tests.sim.simulations import LINE, make_config, random_traffic
+
+CHOICES = PolicyChoice("fair", {}), PolicyChoice("over_served", {})
+
+
+def recorded(file: io.StringIO, scheduling: str = "fair", **fields: object) -> tuple[RecordedScheduler, object]:
+    config = make_config(**fields)
+    policy = meter(load_scheduling_policy(scheduling, {}))
+    scheduler = Scheduler(config, policy, load_preemption_policy("over_served", {}))
+    header = LogHeader(config, PolicyChoice(scheduling, {}), PolicyChoice("over_served", {}))
+    return RecordedScheduler(scheduler, DecisionLog(file, header)), policy
+
+
+def simulated_log(scheduling: str, **fields: object) -> list[str]:
+    file = io.StringIO()
+    scheduler, policy = recorded(file, scheduling, **fields)
+    World([Replica(scheduler, policy)], LINE, Samples()).run(random_traffic(4, 50, rate=12.0))
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("scheduling", ["fcfs", "vtc", "fair", "srpt", "drr", "edf", "mlfq", "priority"])
+def test_a_log_replays_to_the_same_plans(scheduling: str):
+    lines = simulated_log(scheduling, num_device_blocks=40, num_host_blocks=20)
+
+    report = replay(lines)
+
+    assert report.is_identical
+    assert report.num_plans == report.num_equal > 100
+
+
+def test_every_command_is_replayed():
+    file = io.StringIO()
+    scheduler, _ = recorded(file, num_device_blocks=64)
+    runner = ReferenceRunner(scheduler.config.block_size)
+    scheduler.calibrate(LINE.scheduler_prices(), Nanos(0))
+    stop = frozenset(range(0, 97, 5))  # some of the tokens that the runner makes
+    for index, tenant in enumerate("abcab"):
+        request = make_request(f"g{index}", tenant=tenant, prompt=9, max_output_tokens=40, stop_token_ids=stop)
+        scheduler.add(request, Nanos(index))
+    scheduler.grant("g0", 3, Nanos(6))
+    scheduler.set_class("g1", PriorityClass("gold", -1), Nanos(6))
+    scheduler.set_reader_blocked("g2", True, Nanos(6))
+    scheduler.update_nodes([(("org-a", "a"), 3.0, 7)])
+    scheduler.update_classes([PriorityClass("gold", -2)], 8)
+    now = 10
+    for step in range(60):
+        plan = scheduler.plan(Nanos(now))
+        if plan is None:
+            break
+        scheduler.commit(runner.execute(plan), Nanos(now + 5))
+        if step == 4:
+            scheduler.abort("g3", FinishReason.CANCELLED, Nanos(now + 6))
+            scheduler.set_reader_blocked("g2", False, Nanos(now + 6))
+            other = load_scheduling_policy("vtc", {})
+            scheduler.name_policy(other, PolicyChoice("vtc", {}))
+            scheduler.set_scheduling_policy(other, Nanos(now + 6))
+        now += 10
+    lines = file.getvalue().splitlines()
+
+    assert replay(lines).is_identical
+    called = {json.loads(line).get("e") for line in lines[1:]}
+    assert {"add", "abort", "grant", "set_class", "set_reader_blocked", "update_nodes", "update_classes"} <= called
+    assert {"calibrate", "plan", "commit", "set_scheduling_policy"} <= called
+
+
+def test_another_decision_is_found_at_its_line():
+    lines = simulated_log("fair")
+    header = json.loads(lines[0])
+    header["scheduling_policy"]["name"] = "srpt"
+
+    report = replay([json.dumps(header), *lines[1:]])
+
+    assert not report.is_identical
+    difference = report.difference
+    assert json.loads(lines[difference.line_number - 1])["digest"] == difference.expected_digest
+
+
+def test_a_log_holds_no_tokens():
+    file = io.StringIO()
+    scheduler, _ = recorded(file)
+    request = make_request(prompt=[91, 92, 93], sampling=SamplingParams(seed=94), cache_salt=b"secret")
+
+    scheduler.add(request, Nanos(0))
+
+    line = json.loads(file.getvalue().splitlines()[1])["request"]
+    assert line["prompt"] == 3
+    assert not {"91", "92", "93", "94"} & set(json.dumps(line).replace(",", " ").split())
+    assert b"secret".hex() not in json.dumps(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", "is not JSON"),
+        ("3", "is not an object"),
+        ('{"t": 0, "e": "wish"}', "'wish' is missing or unknown"),
+        ('{"e": "plan"}', "'t' is missing or unknown"),
+        ('{"t": 0, "e": "commit", "step": 9}', "commits step 9"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_named(line: str, problem: str):
+    header = simulated_log("fcfs")[0]
+
+    with pytest.raises(ReplayError, match=f"line 2: .*{problem}"):
+        replay([header, line])
+
+
+def test_a_log_of_another_version_is_refused():
+    with pytest.raises(ReplayError, match="line 1: version is 99"):
+        replay(['{"version": 99}'])

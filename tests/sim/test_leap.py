@@ -1,0 +1,89 @@
+"""A leap changes no decision: every plan that is made is the one that single steps make, at the same time."""
+
+import pytest
+
+from engine.core.config import AdmissionReserve
+from policies.fcfs import Fcfs
+from policies.vtc import Vtc
+from tests.sim.leaping_fair import LeapingFair
+from tests.sim.simulations import Simulation, make_simulation, random_traffic
+
+
+class LeapingFcfs(Fcfs):
+    def leap(self, services, times):
+        return len(times)
+
+
+class LeapingVtc(Vtc):
+    """Nothing that waits can change its place while nobody is charged but by steps that are made."""
+
+    def leap(self, services, times):
+        if self.select(()) is not None:
+            return 0
+        for _ in times:
+            for service in services:
+                self.charge(service)
+        return len(times)
+
+
+POLICIES = {"fcfs": LeapingFcfs, "vtc": LeapingVtc, "fair": LeapingFair}
+
+
+def run(policy: str, seed: int, *, leaps: bool, rate: float = 6.0, **fields: object) -> Simulation:
+    simulation = make_simulation(POLICIES[policy](), leaps=leaps, **fields)
+    simulation.run(random_traffic(seed, rate=rate))
+    return simulation
+
+
+def check_equal(stepped: Simulation, leaping: Simulation) -> None:
+    assert leaping.plans == {step: stepped.plans[step] for step in leaping.plans}
+    assert leaping.samples.by_id == stepped.samples.by_id
+    assert leaping.ended_at == stepped.ended_at
+    assert leaping.scheduler.stats() == stepped.scheduler.stats()
+    policies = [each.scheduler.lifecycle.policy.policy for each in (stepped, leaping)]
+    assert policies[0].snapshot() == policies[1].snapshot()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("rate", [0.5, 6.0, 40.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_decisions_are_the_same_with_and_without_leaps(policy: str, rate: float, seed: int):
+    stepped, leaping = (run(policy, seed, leaps=leaps, rate=rate) for leaps in (False, True))
+
+    check_equal(stepped, leaping)
+    assert leaping.num_leaps > 0
+    assert len(leaping.plans) < len(stepped.plans)
+
+
+def test_counters_are_the_same_to_the_last_bit_with_weights_that_round():
+    weights = {"o0/t0": 0.3, "o0/t1": 7.0, "o1/t2": 1 / 3, "o1": 1.1}
+
+    stepped, leaping = (run("fair", 3, leaps=leaps, rate=2.0, weights=weights) for leaps in (False, True))
+
+    check_equal(stepped, leaping)
+    assert leaping.num_leaps > 5
+
+
+@pytest.mark.parametrize("num_device_blocks", [40, 64, 400])
+@pytest.mark.parametrize("reserve", AdmissionReserve)
+def test_decisions_are_the_same_when_blocks_are_short(reserve: AdmissionReserve, num_device_blocks: int):
+    fields = {"num_device_blocks": num_device_blocks, "admission_reserve": reserve, "num_host_blocks": 32}
+
+    check_equal(*(run("fcfs", 5, leaps=leaps, rate=20.0, **fields) for leaps in (False, True)))
+
+
+def test_decisions_are_the_same_when_all_rows_are_taken():
+    fields = {"max_num_seqs": 3, "num_device_blocks": 400}
+
+    stepped, leaping = (run("fcfs", 7, leaps=leaps, rate=20.0, **fields) for leaps in (False, True))
+
+    check_equal(stepped, leaping)
+    assert len(leaping.plans) < len(stepped.plans) / 2
+
+
+def test_a_policy_that_cannot_tell_is_stepped():
+    simulation = make_simulation("fcfs" if not hasattr(Fcfs, "leap") else "srpt", leaps=True)
+
+    simulation.run(random_traffic(1))
+
+    assert simulation.num_leaps == 0

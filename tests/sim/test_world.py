@@ -1,0 +1,94 @@
+"""Several engines share a stream of traffic; tenants have the weights and classes of their records."""
+
+import tracemalloc
+from collections import Counter
+
+from engine.core.scheduler import Scheduler
+from engine.core.types import Nanos, PriorityClass
+from engine.plugins import load_preemption_policy, load_scheduling_policy
+from engine.sim.samples import Samples
+from engine.sim.service_meter import meter
+from engine.sim.traffic.row import NANOS_PER_S, Arrival
+from engine.sim.world import Replica, Tenancy, World
+from tests.sim.simulations import LINE, make_config, random_traffic
+
+
+def make_world(num_engines: int, samples: object, tenancy: Tenancy = Tenancy(), **fields: object) -> World:  # noqa: B008
+    replicas = []
+    for _ in range(num_engines):
+        policy = meter(load_scheduling_policy("fair", {}))
+        replicas.append(
+            Replica(Scheduler(make_config(**fields), policy, load_preemption_policy("over_served", {})), policy)
+        )
+    return World(replicas, LINE, samples, tenancy)
+
+
+class Admissions(Samples):
+    def __init__(self) -> None:
+        super().__init__()
+        self.engines: Counter[int] = Counter()
+
+    def on_admitted(self, request_id: str, now: int, engine: int = 0) -> None:
+        super().on_admitted(request_id, now, engine)
+        self.engines[engine] += 1
+
+
+def test_arrivals_go_where_the_fewest_tokens_are_outstanding():
+    records = Admissions()
+
+    make_world(3, records).run([Arrival(0, "o/a", 50, 50), Arrival(0, "o/a", 5, 5), Arrival(0, "o/a", 5, 5)] * 1)
+
+    assert records.engines == {0: 1, 1: 1, 2: 1}
+
+
+def test_several_engines_are_faster_than_one():
+    traffic = random_traffic(1, 80, rate=30.0, cancels=False)
+    ends = {num_engines: make_world(num_engines, Samples()).run(traffic) for num_engines in (1, 4)}
+
+    assert ends[4] < 0.5 * ends[1]
+
+
+def test_a_run_can_end_before_its_requests_do():
+    samples = Samples()
+
+    ended_at = make_world(1, samples).run(random_traffic(1, 60, rate=30.0), until=Nanos(NANOS_PER_S))
+
+    assert ended_at == NANOS_PER_S
+    assert any(sample.ended_at is None for sample in samples.by_id.values())
+    assert all(sample.arrival.at_ns < NANOS_PER_S for sample in samples.by_id.values())
+
+
+def test_weights_and_classes_come_from_the_records():
+    tenancy = Tenancy({"o/b": 3.0}, {"gold": PriorityClass("gold", rank=-1)})
+    samples = Samples()
+    world = make_world(1, samples, tenancy, max_num_seqs=4)
+    world.run(
+        [Arrival(0, f"o/{tenant}", 20, 20, "gold") for _ in range(200) for tenant in "ab"], until=Nanos(5 * NANOS_PER_S)
+    )
+
+    stats = {tenant.tenant_id: tenant for tenant in world.engines[0].scheduler.stats().tenants}
+    assert [node.weight for node in stats["o/b"].path] == [1.0, 3.0]
+    assert samples.work("o/b", 1.0, 5.0) > 2 * samples.work("o/a", 1.0, 5.0)
+
+
+class Nothing:
+    """Records that keep nothing."""
+
+    def __getattr__(self, name: str):
+        return lambda *args, **kwargs: None
+
+
+def test_memory_follows_the_unfinished_requests_not_the_traffic():
+    def traffic(num_requests: int):
+        for index in range(num_requests):
+            yield Arrival(index * NANOS_PER_S, f"o/t{index % 7}", 8, 2)
+
+    def growth(num_requests: int) -> int:
+        tracemalloc.start()
+        world = make_world(2, Nothing())
+        world.run(traffic(num_requests))
+        size, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return size
+
+    assert growth(1200) < 1.3 * growth(300)
