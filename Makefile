@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 CODE := gateway engine policies migrations proto/build.py tests
 
-.PHONY: venv demo test test-all bench lint proto clean
+BENCHES := continuous_vs_static fairness isolation kv_pressure long_prompt swap scheduler_step simulator
+
+.PHONY: venv demo test test-all mutants bench lint proto clean
 
 venv: $(VENV)/.installed
 
@@ -36,8 +38,12 @@ test: lint
 test-all: lint
 	$(BIN)/pytest -m "not gpu"
 
+# Seeded changes of the scheduler and the quota core, each of which some test must notice.
+mutants: venv
+	$(BIN)/python -m tests.mutants
+
 bench: venv
-	$(BIN)/python -m tests.bench.continuous_vs_static
+	$(foreach bench,$(BENCHES),$(BIN)/python -m tests.bench.$(bench) &&) true
 
 proto: venv
 	$(BIN)/python proto/build.py

@@ -4,6 +4,9 @@ Whoever the policy ranks first takes a turn; what nobody could use in the first 
 the blocks or the prompts end.
 """
 
+import heapq
+from collections import abc
+
 from engine.core.band import Band
 from engine.core.config import SchedulerConfig
 from engine.core.lifecycle import Lifecycle
@@ -20,6 +23,36 @@ MAX_PASSED = 16  # heads without room that a plan looks behind; each keeps its n
 
 
 MAX_CLAIMANTS = 4  # heads that may ask all residents to give way, per plan
+
+
+Rank = tuple[tuple[float, ...], int]
+
+
+class Turns:
+    """Prompts by rank. Ranks only rise within a plan, so an old one is put right when it comes first."""
+
+    def __init__(self, rank: abc.Callable[[Sequence], Rank], seqs: abc.Iterable[Sequence]) -> None:
+        self._rank = rank
+        self._heap = [(rank(seq), seq) for seq in seqs]
+        heapq.heapify(self._heap)
+
+    def first(self) -> Sequence | None:
+        """The prompt whose turn it is; None if there is none."""
+        while self._heap:
+            known, seq = self._heap[0]
+            rank = self._rank(seq)
+            if rank <= known:
+                return seq
+            heapq.heapreplace(self._heap, (rank, seq))
+        return None
+
+    def put(self, seq: Sequence) -> None:
+        """One more prompt."""
+        heapq.heappush(self._heap, (self._rank(seq), seq))
+
+    def drop_first(self) -> None:
+        """The first one takes no more turns."""
+        heapq.heappop(self._heap)
 
 
 class Admission:
@@ -49,19 +82,20 @@ class Admission:
         """Every turn of the band is taken."""
         self.pacing.prices = self._lifecycle.prices
         self.pacing.begin(step)
-        waiting = [seq for seq in band.prompts if seq.status in RESIDENT]
+        turns = Turns(self._rank, [seq for seq in band.prompts if seq.status in RESIDENT])
         head = self._next_head(step, band)
-        while step.budget > 0 and (waiting or head is not None):
-            first = min(waiting, key=self._rank) if waiting else None
+        while step.budget > 0:
+            first = turns.first()
             if head is not None and (first is None or self._rank(head) < self._rank(first)):
-                if self._admit(step, head):
-                    if head.status is SequenceStatus.RUNNING:
-                        waiting.append(head)
-                else:
+                if not self._admit(step, head):
                     self._pass(step, head)
+                elif head.status is SequenceStatus.RUNNING:
+                    turns.put(head)
                 head = self._next_head(step, band)
-            elif first is not None and not self._advance(step, band, first):
-                waiting.remove(first)
+            elif first is None:
+                return
+            elif not self._advance(step, band, first):
+                turns.drop_first()
 
     def grant_anyway(self, step: Step, seq: Sequence) -> None:
         """`seq`, the only one that can run, gets what its blocks and the free ones hold. A row is free."""
@@ -71,7 +105,7 @@ class Admission:
         self._start(step, seq)
         self._grant(step, seq, min(step.budget, seq.num_uncomputed_tokens), self._blocks.num_free)
 
-    def _rank(self, seq: Sequence) -> tuple[tuple[float, ...], int]:
+    def _rank(self, seq: Sequence) -> Rank:
         return self._lifecycle.policy.key(seq), seq.arrival_index
 
     def _select(self, step: Step, band: Band, passed: list[Sequence]) -> Sequence | None:

@@ -50,7 +50,13 @@ class Committer:
             tally = tallies.get(seq.flow)
             if tally is None:
                 tally = tallies[seq.flow] = Tally()
-            _advance(seq, tally)
+            timeline = seq.timeline
+            if timeline.first_token_at is not None and seq.num_computed_tokens >= seq.num_regained_tokens:
+                seq.num_computed_tokens += seq.num_scheduled_tokens  # a decode, the most frequent case by far
+                seq.num_scheduled_tokens = 0
+                timeline.num_decode_steps += 1
+            else:
+                _advance(seq, tally)
             end = self._take_output(seq, does_sample, output, tally, now)
             if end is not None:
                 ends.append(end)
@@ -81,7 +87,8 @@ class Committer:
         return None if reason is None else End(seq, reason)
 
     def _charge(self, tallies: abc.Mapping[Flow, Tally], step: Step) -> None:
-        yielding, charge = step.terms.yielding, self._lifecycle.policy.charge
+        yielding = step.terms.yielding
+        services = []
         for flow, tally in tallies.items():  # in the order of the plan's columns, which is fixed
             account = flow.account
             account.num_prefill_tokens += tally.num_prefill_tokens
@@ -90,7 +97,7 @@ class Committer:
             is_borrowed = flow in yielding
             if is_borrowed:
                 account.num_borrowed_tokens += tally.num_prefill_tokens + tally.num_output_tokens
-            charge(
+            services.append(
                 Service(
                     flow,
                     tally.num_prefill_tokens,
@@ -99,6 +106,7 @@ class Committer:
                     is_borrowed,
                 )
             )
+        self._lifecycle.policy.charge(services)
 
 
 def _advance(seq: Sequence, tally: Tally) -> None:

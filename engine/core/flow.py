@@ -4,6 +4,7 @@ A *flow* is the sequences of one tenant in one class: what is served, charged an
 order. Of tenants without work only the latest are remembered, so that memory stays bounded.
 """
 
+import math
 from collections import OrderedDict, abc
 from dataclasses import dataclass, field
 
@@ -55,6 +56,7 @@ class Account:
 class Flow:
     """One tenant in one class; see FlowView.
 
+    weight         the product of the weights of its nodes
     num_wanting    unfinished sequences that are not held
     num_satisfied  of them, those that got all that they could use in the plan being made
     is_flagged     after the last plan some sequence could have used more tokens or memory (fair-sharing rule R7)
@@ -65,6 +67,7 @@ class Flow:
     account: Account
     priority_class: PriorityClass
     nodes: tuple[Node, ...]
+    weight: float
     demand: Demand = Demand.NONE
     num_wanting: int = 0
     num_satisfied: int = 0
@@ -107,7 +110,7 @@ class Flows:
         flow = account.flows.get(priority_class.name)
         if flow is None:
             nodes = tuple(self._node(priority_class.name, path) for path in _prefixes(account.path))
-            flow = account.flows[priority_class.name] = Flow(account, priority_class, nodes)
+            flow = account.flows[priority_class.name] = Flow(account, priority_class, nodes, _weight(nodes))
             for node in nodes:
                 node.num_flows += 1
         return flow
@@ -158,6 +161,10 @@ class Flows:
             node = self._nodes.get((name, *path))
             if node is not None:
                 node.weight = weight
+        if known is not None:
+            for flow in self.all():
+                if flow.account.path[: len(path)] == path:
+                    flow.weight = _weight(flow.nodes)
 
     def _learn_class(self, priority_class: PriorityClass, revision: int) -> PriorityClass:
         known = self._classes.get(priority_class.name)
@@ -211,6 +218,10 @@ class Flows:
             wait_ns=account.wait_ns,
             standing=worst,
         )
+
+
+def _weight(nodes: abc.Iterable[Node]) -> float:
+    return math.prod(node.weight for node in nodes)
 
 
 def _prefixes(path: Path) -> abc.Iterator[Path]:

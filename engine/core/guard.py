@@ -96,9 +96,12 @@ class GuardedPolicy:
             self.fail(error)
             return Concession.NOTHING
 
-    def charge(self, service: Service) -> None:
+    def charge(self, services: abc.Sequence[Service]) -> None:
+        """Everything that one step served."""
+        charge = self.policy.charge
         try:
-            self.policy.charge(service)
+            for service in services:
+                charge(service)
         except Exception as error:
             self.fail(error)
 

@@ -67,7 +67,8 @@ async def _serve(server: EngineServer, load: abc.Callable[[], Backend], stop: as
         log.info("stopped while loading")
         os._exit(EXIT_STOPPED)  # the engine's thread is in native code that nothing interrupts
     backend = await opening
-    log.info("serving", model=backend.model.name, **asdict(backend.config))
+    config = {key: getattr(value, "value", value) for key, value in asdict(backend.config).items()}
+    log.info("serving", model=backend.model.name, **config)
     failing = asyncio.create_task(server.failure())
     await asyncio.wait((failing, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not failing.done():

@@ -19,6 +19,7 @@ from engine.decision_log import Driven
 from engine.sim.cost_lines import CostLine, StepTimes
 
 TOKEN = (0,)  # what every row samples
+LOST = "the engine is gone"
 
 
 class Listener(Protocol):
@@ -59,6 +60,19 @@ class SimulatedEngine:
     def cancel(self, generation_id: str, now: Nanos) -> None:
         """The request ends before the next plan, if it has not ended by then."""
         self._tell(generation_id, now)
+
+    def fail(self, now: Nanos) -> tuple[list[Event], list[Request]]:
+        """The engine's process is gone, and another one in its place, with nothing in it. Returns what ended, and what
+        had not even been added."""
+        pending = [command for command in self._mailbox if isinstance(command, Request)]
+        events = self.scheduler.fail_all(LOST, now)
+        if self._copies:
+            events += self.scheduler.complete_copies([copy_id for _, copy_id in self._copies], now)
+        self._mailbox.clear()
+        self._copies.clear()
+        self._link_free_at = dict.fromkeys(CopyDirection, 0)
+        self._open = self.next_at = None
+        return events, pending
 
     def run_until(self, horizon: Nanos | None) -> None:
         """Everything that happens before `horizon` has happened; None is until nothing more can happen."""

@@ -25,6 +25,7 @@ from engine.sim.traffic.row import Arrival, Traffic
 # The work of a token, as the recorder counts it unless it is told otherwise.
 PREFILL_COST = 1.0
 OUTPUT_COST = 2.0
+NO_ENGINE = "no engine takes requests"
 TOKEN_ID_BITS = 32  # of a request's own token ids, so that no two prompts begin alike
 
 
@@ -62,6 +63,17 @@ NO_RECORDS = Tenancy()
 
 
 @dataclass(frozen=True, slots=True)
+class Outage:
+    """An engine takes no arrivals from `at` until `until`. If it is killed, what it was streaming ends with an error,
+    and what it had not begun to stream begins anew elsewhere; else what it has goes on."""
+
+    engine: int
+    at: Nanos
+    until: Nanos
+    is_kill: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Replica:
     """A scheduler, the meter that its policy was wrapped in, and what leaps with it."""
 
@@ -85,8 +97,15 @@ class World:
         ]
         for engine in self.engines:
             engine.calibrate(line)
-        self._cancels: list[tuple[int, int, str, SimulatedEngine]] = []  # a heap by time, then arrival
+        self._due: list[tuple[Nanos, int, abc.Callable[[Nanos], None]]] = []  # a heap by time, then by age
+        self._num_due = 0
         self._num_arrivals = 0
+
+    def plan_outage(self, outage: Outage) -> None:
+        """It will happen. Called before `run`."""
+        observer = self._observers[outage.engine]
+        self._schedule(outage.at, lambda now: self._close(observer, now, is_kill=outage.is_kill))
+        self._schedule(outage.until, lambda now: setattr(observer, "is_open", True))
 
     @property
     def num_finished(self) -> int:
@@ -115,11 +134,15 @@ class World:
             self._check_done()
         return Nanos(max((observer.now for observer in self._observers), default=0)) if until is None else until
 
+    def _schedule(self, at: Nanos, action: abc.Callable[[Nanos], None]) -> None:
+        self._num_due += 1
+        heapq.heappush(self._due, (at, self._num_due, action))
+
     def _run_until(self, horizon: Nanos | None) -> None:
-        while self._cancels and (horizon is None or self._cancels[0][0] <= horizon):
-            at, _, generation_id, engine = heapq.heappop(self._cancels)
-            self._run_engines(Nanos(at))
-            engine.cancel(generation_id, Nanos(at))
+        while self._due and (horizon is None or self._due[0][0] <= horizon):
+            at, _, action = heapq.heappop(self._due)
+            self._run_engines(at)
+            action(at)
         self._run_engines(horizon)
 
     def _run_engines(self, horizon: Nanos | None) -> None:
@@ -133,12 +156,30 @@ class World:
         request = self._requests.make(arrival, index)
         now = request.arrived_at
         self._recorder.on_arrival(arrival, request.generation_id, now)
-        observer = min(self._observers, key=_outstanding)
-        observer.expect(request, arrival.tenant)
-        engine = self.engines[observer.index]
-        engine.submit(request, now)
+        self._route(request, now)
         if arrival.cancel_after_ns is not None:
-            heapq.heappush(self._cancels, (now + arrival.cancel_after_ns, index, request.generation_id, engine))
+            generation_id = request.generation_id
+            self._schedule(Nanos(now + arrival.cancel_after_ns), lambda at: self._cancel(generation_id, at))
+
+    def _route(self, request: Request, now: Nanos) -> None:
+        observer = min((each for each in self._observers if each.is_open), key=_outstanding, default=None)
+        if observer is None:
+            self._recorder.on_refused(request.generation_id, NO_ENGINE, now)
+            return
+        observer.expect(request)
+        self.engines[observer.index].submit(request, now)
+
+    def _cancel(self, generation_id: str, now: Nanos) -> None:
+        for observer in self._observers:
+            if observer.has(generation_id):
+                self.engines[observer.index].cancel(generation_id, now)
+
+    def _close(self, observer: "Observer", now: Nanos, *, is_kill: bool) -> None:
+        observer.is_open = False
+        if is_kill:
+            events, pending = self.engines[observer.index].fail(now)
+            for request in [*observer.take_lost(events, now), *observer.take_pending(pending)]:
+                self._route(request, now)
 
     def _check_done(self) -> None:
         for engine in self.engines:
@@ -193,20 +234,45 @@ class Observer:
         self.num_finished = 0
         self._recorder = recorder
         self._meter = meter
-        self._num_tokens: dict[str, int] = {}
+        self.is_open = True
+        self._requests: dict[str, Request] = {}
         self._silent: set[str] = set()  # have emitted nothing since they arrived, or resumed
         self._started: set[str] = set()
 
     @property
     def num_open(self) -> int:
-        return len(self._num_tokens)
+        return len(self._requests)
 
-    def expect(self, request: Request, tenant: str) -> None:
+    def has(self, generation_id: str) -> bool:
+        """True if the engine has the request, and has not finished it."""
+        return generation_id in self._requests
+
+    def expect(self, request: Request) -> None:
         """`request` is on its way to the engine."""
-        num_tokens = len(request.prompt_token_ids) + request.max_output_tokens
-        self._num_tokens[request.generation_id] = num_tokens
-        self.num_outstanding_tokens += num_tokens
+        self._requests[request.generation_id] = request
+        self.num_outstanding_tokens += _num_tokens(request)
         self._silent.add(request.generation_id)
+
+    def take_lost(self, events: abc.Iterable[Event], now: Nanos) -> list[Request]:
+        """The engine is gone: requests that were streaming have ended, the others are returned and forgotten."""
+        lost = []
+        for event in events:
+            generation_id = event.key.generation_id
+            if not isinstance(event, Finished):
+                continue
+            if generation_id in self._started:
+                self._on_change(event, generation_id, now)
+            else:
+                lost.append(self._requests[generation_id])
+                self._forget(generation_id)
+        return lost
+
+    def take_pending(self, requests: abc.Iterable[Request]) -> list[Request]:
+        """The engine never had these."""
+        taken = list(requests)
+        for request in taken:
+            self._forget(request.generation_id)
+        return taken
 
     def on_refused(self, request: Request, reason: str, now: Nanos) -> None:
         self._forget(request.generation_id)
@@ -256,7 +322,7 @@ class Observer:
                 self._recorder.on_preempted(generation_id, event.mode, event.reason, now)
 
     def _forget(self, generation_id: str) -> None:
-        self.num_outstanding_tokens -= self._num_tokens.pop(generation_id)
+        self.num_outstanding_tokens -= _num_tokens(self._requests.pop(generation_id))
         self._silent.discard(generation_id)
         self._started.discard(generation_id)
 
@@ -264,6 +330,10 @@ class Observer:
         prefill, output = service.num_prefill_tokens, service.num_output_tokens
         borrowed = PREFILL_COST * prefill + OUTPUT_COST * output if service.is_borrowed else 0.0
         self._recorder.on_tokens(service.flow.tenant_id, prefill, output, borrowed, now, since)
+
+
+def _num_tokens(request: Request) -> int:
+    return len(request.prompt_token_ids) + request.max_output_tokens
 
 
 def _outstanding(observer: Observer) -> int:

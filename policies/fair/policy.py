@@ -121,7 +121,7 @@ class Fair:
         leaf = tree.leaf(seq.flow)
         ranks = [rank for node, _, _ in reversed(leaf.chain) for rank in tree.rank(node)]
         yields = 1.0 if seq.flow in tree.yielding else 0.0
-        return (self._place(seq.flow.priority_class.name), yields, *ranks, -leaf.queue.ratio(seq))
+        return (self._place(seq.flow.priority_class.name), yields, *ranks, *leaf.queue.key(seq))
 
     def concede(self, victim: SequenceView, claimant: SequenceView) -> Concession:
         if victim.flow is claimant.flow:
@@ -139,8 +139,8 @@ class Fair:
     def charge(self, service: Service) -> None:
         flow, num_prefill_tokens, num_output_tokens, _, is_borrowed = service
         cost = self._quantities.cost(num_prefill_tokens, num_output_tokens)
-        tree = self._tree(flow)
-        leaf = tree.leaf(flow)
+        tree = self._trees[flow.priority_class.name]
+        leaf = tree.leaves.get(flow) or tree.leaf(flow)
         tree.charge(leaf, cost, self._num_plans, is_borrowed=is_borrowed)
         leaf.queue.num_served += num_prefill_tokens + num_output_tokens
         if self._start is not None and len(self._trees) > 1:

@@ -2,7 +2,8 @@
 
 The ratio of a request is 1 + (tokens that its flow was served since it arrived) / (tokens of its prompt): short ones go
 first, and a long one is passed only by those whose ratio is above its own, so its wait is finite. Prompts are kept by
-size, a power of two each, first come first served within a size, so that the best is among a handful of candidates.
+size, a power of two each, which stands for their length, first come first served within a size, so that the best is
+among a handful of candidates.
 Source: highest response ratio next (Brinch Hansen 1971), ageing counted in tokens so that it needs no clock.
 """
 
@@ -58,12 +59,14 @@ class Queue:
         started = self.started.first()
         if started is not None:
             return started
-        return min(self._candidates(), key=lambda seq: (-self.ratio(seq), seq.arrival_index), default=None)
+        return min(self._candidates(), key=lambda seq: (self.key(seq), seq.arrival_index), default=None)
 
-    def ratio(self, seq: SequenceView) -> float:
-        """The response ratio of a sequence, over the tokens that it still lacks."""
+    def key(self, seq: SequenceView) -> tuple[float, float]:
+        """Rank of any unfinished sequence in its flow, lower first; for a prompt that runs, by what it still lacks."""
+        if has_run(seq):
+            return (0.0, 0.0)
         waited = self.num_served - self.arrived.get(seq.arrival_index, self.num_served)
-        return 1.0 + waited / max(1, seq.num_tokens - seq.num_computed_tokens)
+        return (1.0, -1.0 - waited / (1 << (seq.num_tokens - seq.num_computed_tokens).bit_length()))
 
     def _candidates(self) -> abc.Iterator[SequenceView]:
         for ranking in self.by_size.values():

@@ -78,6 +78,9 @@ class Tree:
             node.counter, node.served_at = counter, plan
             if counter > parent.peak:
                 parent.peak = counter
+            if len(parent.children) == 1 and parent.peak == counter:
+                parent.floor = max(parent.floor, counter)  # whatever is flagged, the next plan would begin so
+                continue
             dirty[parent] = None
             if counter - parent.floor > parent.theta:
                 self._ahead[node] = None
@@ -191,10 +194,6 @@ class Tree:
             self._ahead.update(dict.fromkeys(parent.children.values()))
 
     def _raise_floor(self, parent: Node) -> None:
-        if len(parent.backlogged) == len(parent.children) == 1:
-            (only,) = parent.children.values()
-            parent.floor = max(parent.floor, only.counter)
-            return
         least = parent.least_backlogged()
         parent.floor = max(parent.floor, parent.peak if least is None else least)
         while (node := parent.idle.first()) is not None and node.counter <= parent.floor:
@@ -227,7 +226,8 @@ class Tree:
                 del self._ahead[node]
                 continue
             leaves = [node] if node.flow is not None else node.children.values()
-            self.yielding.update(leaf.flow for leaf in leaves if leaf.flow is not None)
+            flows = (leaf.flow for leaf in leaves)
+            self.yielding.update(flow for flow in flows if flow is not None and flow.demand is not Demand.NONE)
 
     def _count_queued(self, leaf: Node, change: int) -> None:
         for node, _, _ in leaf.chain:

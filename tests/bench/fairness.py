@@ -1,9 +1,9 @@
 """How far apart two backlogged tenants get, in virtual time: policy `fair` with its default options against `fcfs`.
 
-The A10G line, a pool of 10,000 tokens, every tenant backlogged from the first second to the last. Scenarios: two tenants
-of 256/256 tokens; eight; three of weights 1:2:4. The gap is the largest difference of work over weight between two
-tenants in any window of 15 s x sum of weights / smallest weight, over the window's fair share. With `--live` the same
-is measured on the live engine with the default model, in windows that hold as many tokens per tenant.
+The A10G line, a pool of 10,000 tokens, every tenant backlogged from the first second to the last. Scenarios: two
+tenants of 256/256 tokens; eight; three of weights 1:2:4. The gap is the largest difference of work over weight between
+two tenants in any window of 15 s x sum of weights / smallest weight, over the window's fair share. With `--live` two
+tenants are measured on the live engine, too, with the default model and 128/128 tokens.
 """
 
 import random

@@ -97,7 +97,7 @@ class TestUnmixed:
 
         assert driver.chunks() == [("prompt", 0, 8)]
         assert driver.chunks() == [("prompt", 8, 4)]
-        assert driver.chunks() == [("decoding", 4, 1), ("prompt", 12, 1)]
+        assert sorted(driver.chunks()) == [("decoding", 4, 1), ("prompt", 12, 1)]
 
     @pytest.mark.xfail(strict=True, reason="later bands add prompts to a step of decodes")
     @pytest.mark.parametrize("scheduling", ["fair", Yielding()])

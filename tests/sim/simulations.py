@@ -121,7 +121,9 @@ def make_simulation(
     scheduler = KeepingScheduler(make_config(**fields), metered, load_preemption_policy(preemption, {}))
     leap = KeepingLeap(scheduler) if leaps else None
     samples = Samples()
-    simulation = Simulation(World([Replica(scheduler, metered, leap)], line, samples, Tenancy(weights or {})), samples, scheduler)
+    simulation = Simulation(
+        World([Replica(scheduler, metered, leap)], line, samples, Tenancy(weights or {})), samples, scheduler
+    )
 
     def keep(plan: StepPlan, now: Nanos) -> None:
         simulation.plans[plan.step_id] = (now, plan_digest(plan))

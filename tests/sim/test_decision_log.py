@@ -57,7 +57,7 @@ def test_every_command_is_replayed():
         scheduler.add(request, Nanos(index))
     scheduler.grant("g0", 3, Nanos(6))
     scheduler.set_class("g1", PriorityClass("gold", -1), Nanos(6))
-    scheduler.set_reader_blocked("g2", True, Nanos(6))
+    scheduler.set_reader_blocked("g2", blocked=True, now=Nanos(6))
     scheduler.update_nodes([(("org-a", "a"), 3.0, 7)])
     scheduler.update_classes([PriorityClass("gold", -2)], 8)
     now = 10
@@ -68,7 +68,7 @@ def test_every_command_is_replayed():
         scheduler.commit(runner.execute(plan), Nanos(now + 5))
         if step == 4:
             scheduler.abort("g3", FinishReason.CANCELLED, Nanos(now + 6))
-            scheduler.set_reader_blocked("g2", False, Nanos(now + 6))
+            scheduler.set_reader_blocked("g2", blocked=False, now=Nanos(now + 6))
             other = load_scheduling_policy("vtc", {})
             scheduler.name_policy(other, PolicyChoice("vtc", {}))
             scheduler.set_scheduling_policy(other, Nanos(now + 6))

@@ -4,12 +4,12 @@ import tracemalloc
 from collections import Counter
 
 from engine.core.scheduler import Scheduler
-from engine.core.types import Nanos, PriorityClass
+from engine.core.types import FinishReason, Nanos, PriorityClass
 from engine.plugins import load_preemption_policy, load_scheduling_policy
 from engine.sim.samples import Samples
 from engine.sim.service_meter import meter
 from engine.sim.traffic.row import NANOS_PER_S, Arrival
-from engine.sim.world import Replica, Tenancy, World
+from engine.sim.world import Outage, Replica, Tenancy, World
 from tests.sim.simulations import LINE, make_config, random_traffic
 
 
@@ -92,3 +92,40 @@ def test_memory_follows_the_unfinished_requests_not_the_traffic():
         return size
 
     assert growth(1200) < 1.3 * growth(300)
+
+
+def test_an_engine_that_drains_finishes_what_it_has_and_takes_nothing_new():
+    records = Admissions()
+    world = make_world(2, records)
+    world.plan_outage(Outage(0, Nanos(NANOS_PER_S), Nanos(3 * NANOS_PER_S), is_kill=False))
+
+    world.run([Arrival(at * NANOS_PER_S // 2, "o/a", 8, 30) for at in range(10)])
+
+    assert all(sample.reason is FinishReason.LENGTH for sample in records.by_id.values())
+    during = [sample for sample in records.by_id.values() if NANOS_PER_S <= sample.arrival.at_ns < 3 * NANOS_PER_S]
+    assert len(during) == 4
+    assert records.engines[1] >= len(during)
+
+
+def test_a_killed_engine_loses_streams_and_nothing_that_had_not_begun():
+    samples = Samples()
+    world = make_world(2, samples, max_num_seqs=2)
+    world.plan_outage(Outage(0, Nanos(NANOS_PER_S), Nanos(2 * NANOS_PER_S), is_kill=True))
+
+    world.run([Arrival(0, "o/a", 8, 200) for _ in range(12)])
+
+    reasons = Counter(sample.reason for sample in samples.by_id.values())
+    assert reasons == {FinishReason.ERROR: 2, FinishReason.LENGTH: 10}
+    lost = [sample for sample in samples.by_id.values() if sample.reason is FinishReason.ERROR]
+    assert all(sample.ended_at == NANOS_PER_S and sample.first_token_at for sample in lost)
+
+
+def test_without_any_engine_arrivals_are_refused():
+    samples = Samples()
+    world = make_world(1, samples)
+    world.plan_outage(Outage(0, Nanos(1), Nanos(NANOS_PER_S), is_kill=True))
+
+    world.run([Arrival(2, "o/a", 8, 2), Arrival(2 * NANOS_PER_S, "o/a", 8, 2)])
+
+    assert list(samples.refusals) == ["r0"]
+    assert samples.by_id["r1"].reason is FinishReason.LENGTH

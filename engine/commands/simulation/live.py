@@ -88,7 +88,7 @@ class LiveEngine:
             while next_index < len(arrivals) and arrivals[next_index][0].at_ns <= moment:
                 arrival, request = arrivals[next_index]
                 records.on_arrival(arrival, request.generation_id, arrival.at_ns)
-                observer.expect(request, arrival.tenant)
+                observer.expect(request)
                 scheduler.add(request, moment)
                 next_index += 1
             observer.on_events(scheduler.expire(moment), moment)
