@@ -241,7 +241,7 @@ class RecordedScheduler:
 
 
 def plan_digest(plan: StepPlan) -> str:
-    """A short hash of every decision in `plan`: two plans that differ in rows, tokens, blocks or copies differ in it."""
+    """A short hash of every decision in `plan`: plans that differ in rows, tokens, blocks or copies differ in it."""
     starts = [(start.row, start.key, start.num_prompt_tokens, start.block_ids) for start in plan.started]
     copies = [(copy.copy_id, copy.direction.value, copy.device_block_ids, copy.host_block_ids) for copy in plan.copies]
     columns = (plan.rows, plan.starts, plan.num_tokens, plan.samples)

@@ -29,30 +29,37 @@ Rank = tuple[tuple[float, ...], int]
 
 
 class Turns:
-    """Prompts by rank. Ranks only rise within a plan, so an old one is put right when it comes first."""
+    """Prompts by the turns that they have had in this plan, then by rank.
+
+    Ranks only rise within a plan, so an old one is put right when it comes first.
+    """
 
     def __init__(self, rank: abc.Callable[[Sequence], Rank], seqs: abc.Iterable[Sequence]) -> None:
         self._rank = rank
-        self._heap = [(rank(seq), seq) for seq in seqs]
+        self._heap = [(0, rank(seq), seq) for seq in seqs]
         heapq.heapify(self._heap)
 
-    def first(self) -> Sequence | None:
-        """The prompt whose turn it is; None if there is none."""
+    def first(self) -> tuple[int, Rank, Sequence] | None:
+        """The prompt whose turn it is, with its turns so far and its rank; None if there is none."""
         while self._heap:
-            known, seq = self._heap[0]
+            num_turns, known, seq = self._heap[0]
             rank = self._rank(seq)
             if rank <= known:
-                return seq
-            heapq.heapreplace(self._heap, (rank, seq))
+                return self._heap[0]
+            heapq.heapreplace(self._heap, (num_turns, rank, seq))
         return None
 
     def put(self, seq: Sequence) -> None:
-        """One more prompt."""
-        heapq.heappush(self._heap, (self._rank(seq), seq))
+        """One more prompt, which has just had a turn."""
+        heapq.heappush(self._heap, (1, self._rank(seq), seq))
 
-    def drop_first(self) -> None:
-        """The first one takes no more turns."""
-        heapq.heappop(self._heap)
+    def end_turn(self, *, goes_on: bool) -> None:
+        """The first one has had its turn, and takes more of them or not."""
+        num_turns, rank, seq = self._heap[0]
+        if goes_on:
+            heapq.heapreplace(self._heap, (num_turns + 1, rank, seq))
+        else:
+            heapq.heappop(self._heap)
 
 
 class Admission:
@@ -66,7 +73,7 @@ class Admission:
         self._rows = rows
         self.pacing = Pacing(config)
         self._turn = max(1, int(config.max_prefill_share * config.max_num_batched_tokens))
-        self._num_plans_closed = 0  # since the last admission, where `admission_interval` spaces them
+        self._opened_in = 0  # number of the last plan that admitted somebody, where `admission_interval` spaces them
         self._num_ends = 0
 
     def claim(self, step: Step, band: Band) -> None:
@@ -86,7 +93,7 @@ class Admission:
         head = self._next_head(step, band)
         while step.budget > 0:
             first = turns.first()
-            if head is not None and (first is None or self._rank(head) < self._rank(first)):
+            if head is not None and (first is None or (0, self._rank(head)) < first[:2]):
                 if not self._admit(step, head):
                     self._pass(step, head)
                 elif head.status is SequenceStatus.RUNNING:
@@ -94,8 +101,8 @@ class Admission:
                 head = self._next_head(step, band)
             elif first is None:
                 return
-            elif not self._advance(step, band, first):
-                turns.drop_first()
+            else:
+                turns.end_turn(goes_on=self._advance(step, band, first[2]))
 
     def grant_anyway(self, step: Step, seq: Sequence) -> None:
         """`seq`, the only one that can run, gets what its blocks and the free ones hold. A row is free."""
@@ -139,7 +146,8 @@ class Admission:
         interval, lifecycle = self._config.admission_interval, self._lifecycle
         if interval == 1 or not lifecycle.running or lifecycle.num_ends != self._num_ends:
             return True
-        return lifecycle.num_plans - self._num_plans_closed >= interval
+        num_plans = lifecycle.num_plans - self._opened_in
+        return num_plans == 0 or num_plans >= interval
 
     def _admit(self, step: Step, seq: Sequence) -> bool:
         """True if `seq` has come in: it runs, or its blocks are on their way back."""
@@ -156,7 +164,7 @@ class Admission:
         self._memory.use(seq)
         self._start(step, seq)
         self._grant(step, seq, num_tokens, self._blocks.num_free)
-        self._num_plans_closed, self._num_ends = self._lifecycle.num_plans, self._lifecycle.num_ends
+        self._opened_in, self._num_ends = self._lifecycle.num_plans, self._lifecycle.num_ends
         return True
 
     def _swap_in(self, step: Step, seq: Sequence) -> bool:

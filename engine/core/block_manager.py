@@ -4,8 +4,8 @@
     in use    in a table
     fenced    left its table, but a copy reads it: neither free nor usable until the copy is complete
 
-Source of blocks: Kwon et al. 2023 (PagedAttention), §4; of the fence: three public engines freed a block before its copy
-had ended, and served one request the keys of another.
+Source of blocks: Kwon et al. 2023 (PagedAttention), §4; of the fence: three public engines freed a block before its
+copy had ended, and served one request the keys of another.
 """
 
 from dataclasses import dataclass

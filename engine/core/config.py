@@ -82,6 +82,15 @@ class SchedulerConfig:
     target_step_ms: float = 0.0
 
     def __post_init__(self) -> None:
+        self._check_ranges()
+        self._check_combinations()
+
+    @property
+    def max_request_tokens(self) -> int:
+        """Prompt and output tokens that one request can ever hold."""
+        return min(self.max_model_len, self.num_device_blocks * self.block_size)
+
+    def _check_ranges(self) -> None:
         positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_device_blocks", "max_model_len")
         for name in (*positive, "admission_interval"):
             if getattr(self, name) < 1:
@@ -94,6 +103,8 @@ class SchedulerConfig:
                 raise ValueError(f"{name} must be in (0, 1], not {getattr(self, name)}")
         if not 0 <= self.target_step_ms < math.inf:
             raise ValueError(f"target_step_ms must be finite and at least 0, not {self.target_step_ms}")
+
+    def _check_combinations(self) -> None:
         if self.preemption_mode is PreemptionChoice.SWAP and not self.num_host_blocks:
             raise ValueError("preemption_mode swap needs num_host_blocks")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -108,8 +119,3 @@ class SchedulerConfig:
             )
         if not self.enable_chunked_prefill and self.max_prefill_share < 1:
             raise ValueError("max_prefill_share needs enable_chunked_prefill")
-
-    @property
-    def max_request_tokens(self) -> int:
-        """Prompt and output tokens that one request can ever hold."""
-        return min(self.max_model_len, self.num_device_blocks * self.block_size)

@@ -27,13 +27,15 @@ class Demands:
 
     def touch_all(self, flows: abc.Iterable[Flow]) -> None:
         """A new policy knows no flow: each one that wants service is reported as changed."""
+        self._satisfied.clear()
         for flow in flows:
             flow.demand = Demand.NONE
             self._touched[flow] = None
 
-    def begin(self) -> tuple[list[Flow], list[Flow]]:
-        """Every demand is that of this moment. Returns the flows whose demand has changed, and those satisfied."""
-        changed = []
+    def begin(self, reweighted: abc.Iterable[Flow] = ()) -> tuple[list[Flow], list[Flow]]:
+        """Every demand is that of this moment. Returns the flows whose demand or weight has changed, and those
+        satisfied."""
+        changed = list(reweighted)
         for flow in self._touched:
             demand = _demand(flow)
             if demand is not flow.demand:

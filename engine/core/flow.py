@@ -93,6 +93,7 @@ class Flows:
         self._nodes: dict[tuple[str, ...], Node] = {}
         self._weights: dict[Path, tuple[float, int]] = {}  # with the revision that said so
         self._classes: dict[str, tuple[PriorityClass, int]] = {}
+        self._reweighted: dict[Flow, None] = {}
 
     def join(self, request: Request) -> Flow:
         """The flow of `request`, which is about to have an unfinished sequence more."""
@@ -134,6 +135,11 @@ class Flows:
             if priority_class.name in self._classes:
                 self._learn_class(priority_class, revision)
 
+    def take_reweighted(self) -> list[Flow]:
+        """The flows on whose path a weight has changed since the last call."""
+        flows, self._reweighted = list(self._reweighted), {}
+        return flows
+
     def class_ranks(self) -> dict[str, int]:
         """The rank of each class that was ever asked for."""
         return {name: priority_class.rank for name, (priority_class, _) in self._classes.items()}
@@ -165,6 +171,7 @@ class Flows:
             for flow in self.all():
                 if flow.account.path[: len(path)] == path:
                     flow.weight = _weight(flow.nodes)
+                    self._reweighted[flow] = None
 
     def _learn_class(self, priority_class: PriorityClass, revision: int) -> PriorityClass:
         known = self._classes.get(priority_class.name)
@@ -191,7 +198,9 @@ class Flows:
                 node.num_flows -= 1
                 if not node.num_flows:
                     del self._nodes[node.key]
-                    self._weights.pop(node.key[1:], None)
+                    path = node.key[1:]
+                    if not any((name, *path) in self._nodes for name in self._classes):
+                        del self._weights[path]
 
     def _stats(self, account: Account, standing: abc.Callable[[Flow], tuple[float, ...]]) -> TenantStats:
         flows = account.flows.values()

@@ -63,7 +63,10 @@ class GuardedPolicy:
 
     def begin(self, start: PlanStart) -> Terms:
         try:
-            return self.policy.begin(start)
+            terms = self.policy.begin(start)
+            if not isinstance(terms, Terms):
+                raise TypeError(f"begin must return Terms, not {type(terms).__name__}")
+            return terms
         except Exception as error:
             self.fail(error)
             return Terms()
@@ -72,26 +75,26 @@ class GuardedPolicy:
         """A sequence that waits and was not passed, or None."""
         try:
             chosen = self.policy.select(passed)
+            if chosen is not None and (self.waiting.get(chosen.arrival_index) is not chosen or chosen in passed):
+                raise ValueError(f"select chose {chosen.key}, which was not to be had")
         except Exception as error:
             self.fail(error)
-            return self.policy.select(passed)
-        if chosen is None:
-            return None
-        if self.waiting.get(chosen.arrival_index) is not chosen or chosen in passed:
-            self.fail(ValueError(f"select chose {chosen.key}, which was not to be had"))
             return self.policy.select(passed)
         return chosen
 
     def key(self, seq: SequenceView) -> tuple[float, ...]:
         try:
-            return self.policy.key(seq)
+            key = self.policy.key(seq)
+            if any(value != value for value in key):  # NaN compares with nothing, a str has no number
+                raise ValueError(f"key is {key}")
+            return tuple(map(float, key))
         except Exception as error:
             self.fail(error)
             return self.policy.key(seq)
 
     def concede(self, victim: SequenceView, claimant: SequenceView) -> Concession:
         try:
-            return self.policy.concede(victim, claimant)
+            return Concession(self.policy.concede(victim, claimant))
         except Exception as error:
             self.fail(error)
             return Concession.NOTHING
@@ -107,7 +110,7 @@ class GuardedPolicy:
 
     def standing(self, flow: FlowView) -> tuple[float, ...]:
         try:
-            return self.policy.standing(flow)
+            return tuple(map(float, self.policy.standing(flow)))
         except Exception as error:
             self.fail(error)
             return ()

@@ -125,9 +125,7 @@ def _check_place(lifecycle: Lifecycle, seq: Sequence) -> None:
     _require((seq in lifecycle.expiring) == (seq.expires_at is not None), f"{seq.key}: expiry is not watched")
 
 
-def _check_flows(
-    lifecycle: Lifecycle, unfinished: abc.Sequence[Sequence], holders: abc.Sequence[Sequence]
-) -> None:
+def _check_flows(lifecycle: Lifecycle, unfinished: abc.Sequence[Sequence], holders: abc.Sequence[Sequence]) -> None:
     statuses = Counter((seq.tenant_id, seq.status) for seq in unfinished)
     wanting = Counter(seq.flow for seq in unfinished if seq.hold_reason is None)
     num_blocks: Counter[object] = Counter()
@@ -164,5 +162,8 @@ def _check_open_plan(scheduler: Scheduler) -> None:
     ended = {seq.key for seq in lifecycle.ended_in_plan}
     granted = {seq.key for seq in scheduler.open_sequences}
     _require(scheduled | ended == granted, f"the open plan has {granted}, scheduled are {scheduled}, ended {ended}")
+    num_tokens = sum(seq.num_scheduled_tokens for seq in scheduler.open_sequences)
+    limit = scheduler.config.max_num_batched_tokens
+    _require(num_tokens <= limit, f"the open plan has {num_tokens} tokens, of {limit}")
     held = [seq.key for seq in lifecycle.running if seq.hold_reason is not None and seq.key not in granted]
     _require(not held, f"held, but running outside the open plan: {held}")

@@ -106,7 +106,7 @@ class Lifecycle:
         return seq
 
     def start(self, seq: Sequence, now: Nanos) -> None:
-        """A waiting or paused sequence runs, in the row that it kept or else a free one, which the caller has checked."""
+        """A waiting or paused sequence runs, in the row that it kept or in a free one: the caller has checked."""
         if seq.status is SequenceStatus.WAITING:
             self.policy.on_leave(seq, LeaveReason.ADMITTED, now)
             seq.resident_since = self.num_plans

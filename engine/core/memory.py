@@ -123,7 +123,8 @@ class Memory:
     def enter(self, step: Step, seq: Sequence) -> bool:
         """True if a head whose flow has no blocks may use what is kept for the growth of others."""
         return (
-            not step.has_preempted
+            self._config.admission_reserve is AdmissionReserve.GROWTH
+            and not step.has_preempted
             and not seq.flow.num_device_blocks
             and self.num_needed(seq) + self._num_promised(step) <= self.num_spare
         )
@@ -168,9 +169,7 @@ class Memory:
     def _make_room(self, step: Step, claimant: Sequence) -> None:
         """One resident gives way for running work, whatever its residency; it may be the claimant itself."""
         offered = [*self._lifecycle.held[::-1][:1]] or list(
-            self._policy.victims(
-                self._residents(), claimant, self._lifecycle.policy.standing, step.now
-            )
+            self._policy.victims(self._residents(), claimant, self._lifecycle.policy.standing, step.now)
         )[:1]
         for victim in offered:
             num_moved = self.preemptions.num_moved(victim, self._blocks.num_blocks(self._config.growth_reserve_tokens))
@@ -212,6 +211,8 @@ class Memory:
         for victim in self._idle():
             if victim is not claimant:
                 yield victim, Concession.ANYTHING
+        if self._config.admission_reserve is not AdmissionReserve.GROWTH:
+            return  # those that came in were promised all that they may need
         concessions: dict[Sequence, Concession] = {}
         for victim in self._residents():
             if victim is not claimant and victim.status is not SequenceStatus.SWAPPED:

@@ -3,7 +3,8 @@
 Pacing: while other flows decode, the prompts of a flow take at most its weighted share of the engine's time. Each flow
 has an allowance in nanoseconds that grows with the time that others' decodes take and is spent by its chunks, each
 counted at the time that it adds to its step. So a long prompt halves the pace of a decoder of equal weight at most, a
-chunk that adds next to nothing costs next to nothing, and a prompt that is alone is not paced at all.
+chunk that adds next to nothing costs next to nothing, and a prompt that is alone is not paced at all. Nor is anybody
+while the prices were not measured.
 """
 
 import math
@@ -31,7 +32,7 @@ class Pacing:
     """The allowances of flows that had prompts beside decodes of others, of which the latest are remembered."""
 
     config: SchedulerConfig
-    prices: Prices = Prices()
+    prices: Prices = field(default_factory=Prices)
     _allowances: dict[Flow, Allowance] = field(default_factory=dict)
     _decode_clock_ns: float = 0.0
     _step: Step | None = None
@@ -40,14 +41,15 @@ class Pacing:
     _weight_total: float = 0.0
     _is_paced: bool = False
     _has_looked: bool = False
+    _has_chunk: bool = False
     _step_left_ns: float = math.inf
 
     def begin(self, step: Step) -> None:
         """The decodes of a pass are granted; what else the step holds is up to the chunks."""
         costs, terms = self.prices.step, step.terms
         if step is not self._step:
-            self._step, self._step_decodes_ns = step, 0.0
-        self._is_paced = terms.paces_prefill and step.num_decodes > 0
+            self._step, self._step_decodes_ns, self._has_chunk = step, 0.0, False
+        self._is_paced = terms.paces_prefill and self.prices.are_measured and step.num_decodes > 0
         self._has_looked = False
         decodes_ns = costs.base_ns + costs.decodes_ns(step.num_decodes, step.num_context) if step.num_decodes else 0.0
         self._decode_clock_ns += decodes_ns - self._step_decodes_ns
@@ -59,7 +61,8 @@ class Pacing:
         """Of the next `num_tokens` of `seq`, how many may be computed in this step; 0 is none."""
         start = seq.num_computed_tokens + seq.num_scheduled_tokens
         costs = self.prices.step
-        fitting = tokens_within(costs, start, num_tokens, max(self._step_left_ns, costs.chunk_ns(start, MIN_CHUNK)))
+        least_ns = 0.0 if self._has_chunk else costs.chunk_ns(start, MIN_CHUNK)
+        fitting = tokens_within(costs, start, num_tokens, max(self._step_left_ns, least_ns))
         left_ns = self._left_ns(seq.flow)
         if left_ns is None:
             return fitting
@@ -70,6 +73,7 @@ class Pacing:
         """A chunk was granted."""
         chunk_ns = self.prices.step.chunk_ns(start, num_tokens)
         self._step_left_ns -= chunk_ns
+        self._has_chunk = True
         allowance = self._allowances.get(seq.flow)
         if allowance is not None:
             allowance.left_ns -= chunk_ns

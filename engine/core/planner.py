@@ -18,6 +18,8 @@ Sources: chunked prefill beside decodes, Agrawal et al. 2024 (Sarathi-Serve); th
 the rules R3-R5 that the bounds of `fair` are proved for. Blocks are `memory`'s business, prompts `admission`'s.
 """
 
+from collections import abc
+
 from engine.core.admission import Admission
 from engine.core.band import Band, bands
 from engine.core.config import SchedulerConfig
@@ -39,7 +41,7 @@ class Planner:
         self._lifecycle = lifecycle
         self._blocks = lifecycle.blocks
         self._memory = Memory(config, lifecycle, preemption)
-        self._rows = RowGiver(lifecycle)
+        self._rows = RowGiver(lifecycle, lends_decodes=config.mix_prefill)
         self._admission = Admission(config, lifecycle, self._memory, self._rows)
         self._last: Step | None = None
 
@@ -62,12 +64,16 @@ class Planner:
 
     def _fill(self, now: Nanos) -> Step:
         step = self._begin(now)
-        for band in bands(self._lifecycle, step.terms):
-            self._serve(step, band)
-            if step.terms.lends and band.has_yielding:
-                self._serve(step, band.yielding())
+        in_order = bands(self._lifecycle, step.terms)
+        for band in in_order:
+            for part in self._passes(step, band):
+                self._serve(step, part)
             if band.class_name is not None:
                 step.served_classes.add(band.class_name)
+        if not self._config.mix_prefill and not step.granted:
+            for band in in_order:
+                for part in self._passes(step, band):
+                    self._decode(step, part)
         self._memory.end()
         self._pause_denied(step)
         self._lifecycle.demands.end(step.flows)
@@ -78,7 +84,7 @@ class Planner:
         lifecycle.num_plans += 1
         if self._last is not None:
             self._last.forget_planned()
-        changed, satisfied = lifecycle.demands.begin()
+        changed, satisfied = lifecycle.demands.begin(lifecycle.flows.take_reweighted())
         terms = lifecycle.policy.begin(PlanStart(now, self._config, lifecycle.prices, changed, satisfied))
         step = self._last = Step(now, self._config.max_num_batched_tokens, terms)
         self._memory.begin(step)
@@ -90,16 +96,19 @@ class Planner:
             self._admission.claim(step, band)
         if self._config.mix_prefill:
             self._decode(step, band)
-            self._admission.serve(step, band)
-        else:
-            self._admission.serve(step, band)
-            if not step.granted:
-                self._decode(step, band)
+        self._admission.serve(step, band)
+
+    def _passes(self, step: Step, band: Band) -> abc.Iterator[Band]:
+        yield band
+        if step.terms.lends and band.has_yielding:
+            yield band.yielding()
 
     def _decode(self, step: Step, band: Band) -> None:
         block_size = self._config.block_size
-        decodes = []
+        decodes: list[Sequence] = []
         for seq in band.decodes:
+            if len(decodes) >= step.budget:
+                break
             if seq.row is None:
                 continue  # gave its row or its blocks to an earlier one
             if seq.num_tokens <= len(seq.block_table.device) * block_size:
@@ -107,7 +116,7 @@ class Planner:
             else:
                 if self._memory.num_unclaimed <= 0:  # somebody may give way, but nobody that has a grant
                     step.grant_decodes(decodes)
-                    decodes = []
+                    decodes: list[Sequence] = []
                 if self._grow(step, band, seq):
                     decodes.append(seq)
         step.grant_decodes(decodes)
@@ -152,7 +161,8 @@ class Planner:
         A prompt that only waits for its next turn goes on running: nobody was promised a pace for it.
         """
         running = self._lifecycle.running
-        if len(step.granted) == len(running):
+        has_only_prompts = not self._config.mix_prefill and not step.num_decodes
+        if len(step.granted) == len(running) or has_only_prompts:
             return
         for seq in [seq for seq in running if not seq.num_scheduled_tokens]:
             is_yielding = seq.flow in step.terms.yielding

@@ -146,7 +146,8 @@ class Service(NamedTuple):
 class PlanStart:
     """What a policy is told when a plan begins.
 
-    changed    flows whose `demand` is another than when the last plan began, in a fixed order
+    changed    flows whose `demand`, or a weight on whose path, is another than when the last plan began, in a fixed
+               order; a flow may be named twice
     satisfied  every flow whose demand is SATISFIED, in a fixed order
     """
 

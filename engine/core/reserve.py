@@ -1,6 +1,6 @@
 """The most blocks that a set of sequences can come to need together, if each runs to its limit and then frees its own.
 
-Source: the "future required memory" of LightLLM's past-future scheduler (Gong et al. 2025), with limits for predictions.
+Source: the "future required memory" of LightLLM's past-future scheduler (Gong et al. 2025), limits for predictions.
 """
 
 from collections import abc

@@ -10,15 +10,18 @@ from engine.core.sequence import Sequence
 from engine.core.step import Step
 from engine.core.types import PauseReason, SequenceStatus
 
-
 MAX_ASKED = 16  # sequences per plan
 
 
 class RowGiver:
-    """The rows of one plan after the other. `are_exhausted`: in this plan somebody asked in vain."""
+    """The rows of one plan after the other. `are_exhausted`: in this plan somebody asked in vain.
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    `lends_decodes` False: a decode without a grant is not idle, as it takes turns with the prompts.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, *, lends_decodes: bool) -> None:
         self._lifecycle = lifecycle
+        self._lends_decodes = lends_decodes
         self._has_revoked = False
         self.are_exhausted = False
 
@@ -64,7 +67,8 @@ class RowGiver:
             return None
         for owner in reversed(lifecycle.running):
             is_later = owner.flow is not seq.flow or owner.arrival_index > seq.arrival_index
-            if not owner.num_scheduled_tokens and owner is not seq and is_later:
+            lends = self._lends_decodes or owner.num_uncomputed_tokens > 1
+            if not owner.num_scheduled_tokens and owner is not seq and is_later and lends:
                 return owner
         return None
 

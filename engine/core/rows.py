@@ -1,4 +1,4 @@
-"""The rows of the runner's batch: which are free, which the runner knows, and which it has still to be told to forget."""
+"""The rows of the runner's batch: which are free, which the runner knows, which it has still to be told to forget."""
 
 import heapq
 from collections import abc
@@ -36,7 +36,7 @@ class Rows:
             self._stopped.append(row)
 
     def tell(self, started: abc.Iterable[int]) -> tuple[int, ...]:
-        """A plan tells the runner of these rows, and of those that were stopped since the last one. Returns the latter."""
+        """A plan tells the runner of these rows, and of those that were stopped since the last one: the latter."""
         stopped = tuple(self._stopped)
         self._stopped.clear()
         self._known.update(started)

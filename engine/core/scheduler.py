@@ -74,9 +74,9 @@ class Scheduler:
             raise RequestTooLargeError(num_tokens, self.config.max_request_tokens)
         seq = self.lifecycle.arrive(request, now)
         prices = self.lifecycle.prices
-        if request.deadline is not None and prices.are_measured:
-            if now + prices.step.base_ns + prices.step.chunk_ns(0, seq.num_prompt_tokens) > request.deadline:
-                self.lifecycle.finish(seq, FinishReason.DEADLINE, now)
+        least_ns = prices.step.base_ns + prices.step.chunk_ns(0, seq.num_prompt_tokens)
+        if request.deadline is not None and prices.are_measured and now + least_ns > request.deadline:
+            self.lifecycle.finish(seq, FinishReason.DEADLINE, now)
 
     def abort(self, generation_id: str, reason: FinishReason, now: Nanos) -> list[Event]:
         """The request has ended, if it had not. Blocks that the open plan or a copy uses are free once that ends."""

@@ -30,7 +30,7 @@ class Step:
 
     now: Nanos
     budget: int
-    terms: Terms = Terms()
+    terms: Terms = field(default_factory=Terms)
     granted: list[Sequence] = field(default_factory=list)
     num_old_blocks: dict[Sequence, int] = field(default_factory=dict)
     flows: dict[Flow, None] = field(default_factory=dict)

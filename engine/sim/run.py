@@ -14,9 +14,11 @@ from engine.decision_log import DecisionLog, LogHeader, PolicyChoice, RecordedSc
 from engine.plugins import load_preemption_policy, load_scheduling_policy
 from engine.sim.cost_lines import CostLine
 from engine.sim.errors import PolicyChoiceError
-from engine.sim.service_meter import meter
+from engine.sim.observer import Records
+from engine.sim.requests import Tenancy
+from engine.sim.service_meter import LeapingMeter, ServiceMeter, meter
 from engine.sim.traffic.row import Traffic
-from engine.sim.world import Records, Replica, Tenancy, World
+from engine.sim.world import Outage, Replica, World
 
 Progress = abc.Callable[[int, int], object]
 
@@ -59,6 +61,7 @@ def simulate(
     until: Nanos | None = None,
     on_progress: Progress = _silent,
     decision_log: Path | None = None,
+    outages: abc.Iterable[Outage] = (),
 ) -> Run:
     """`traffic` has been served by new schedulers, up to its end or until that moment.
 
@@ -69,8 +72,10 @@ def simulate(
         log_file = None if decision_log is None else stack.enter_context(decision_log.open("w"))
         replicas = [make_replica(setup, log_file if index == 0 else None) for index in range(setup.num_engines)]
         world = World(replicas, setup.line, records, setup.tenancy)
+        for outage in outages:
+            world.plan_outage(outage)
         ended_at = world.run(traffic, until=until, on_progress=on_progress)
-    faults = [fault for replica in replicas if (fault := replica.scheduler.policy_fault) is not None]
+    faults = [_named(fault, setup) for each in replicas if (fault := each.scheduler.policy_fault) is not None]
     return Run(ended_at, sum(engine.num_steps for engine in world.engines), world.num_finished, tuple(faults))
 
 
@@ -103,3 +108,10 @@ def policy_label(choice: PolicyChoice) -> str:
     """The inverse of `parse_policy`."""
     options = ",".join(f"{name}={value}" for name, value in choice.options.items())
     return f"{choice.name}:{options}" if options else choice.name
+
+
+def _named(fault: str, setup: Setup) -> str:
+    """The fault of a scheduling policy, which the core knows as its meter, under the policy's own name."""
+    for each in (ServiceMeter, LeapingMeter):
+        fault = fault.replace(f"{each.__module__}.{each.__qualname__}", setup.scheduling.name)
+    return fault

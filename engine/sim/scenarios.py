@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from engine.core.types import PriorityClass
 from engine.decision_log import PolicyChoice
+from engine.sim.requests import Tenancy
 from engine.sim.samples import Sample, percentile, ttfts_s
 from engine.sim.suite import FCFS, Bench, Check, Judged, Result, Scenario, isolation_line, merged, without_eviction
 from engine.sim.traffic.generate import generate, parse_generator
 from engine.sim.traffic.row import NANOS_PER_S
 from engine.sim.traffic.trace import Trace
-from engine.sim.world import Tenancy
 
 WARM_UP_S = 60.0
 END_S = 240.0

@@ -1,21 +1,25 @@
-"""S8, S10 and S11: a storm of cancels, thousands of tenants, and the real traces.
+"""S8 and S10 to S12: a storm of cancels, thousands of tenants, the real traces, and an engine that is lost.
 
-S7 needs a prefix cache, S9 the gateway's quotas, S12 two gateways: they are measured live.
+S7 needs a prefix cache, S9 the gateway's quotas: they are measured live.
 """
 
 from dataclasses import replace
 from pathlib import Path
 
+from engine.core.types import FinishReason, Nanos
 from engine.decision_log import PolicyChoice
 from engine.sim.capacity import capacity
 from engine.sim.cost_lines import A10G
 from engine.sim.errors import ScenarioError
 from engine.sim.published import PublishedRow, light_tenants
+from engine.sim.requests import Tenancy
 from engine.sim.samples import percentile, ttfts_s
 from engine.sim.suite import FCFS, Bench, Check, Judged, Options, Result, Scenario, merged
 from engine.sim.traffic.reshape import Shape, load_of, reshape, stretch_for_load
+from engine.sim.traffic.row import NANOS_PER_S
 from engine.sim.traffic.source import TrafficSource, open_traffic
 from engine.sim.traffic.trace import Trace
+from engine.sim.world import Outage
 
 # What the real traces run on: long contexts, and a pool that holds 16 of the usual ones.
 TRACE_LIMITS = {
@@ -58,6 +62,33 @@ def many_tenants(num_tenants: int, bench: Bench, policy: PolicyChoice) -> Judged
     ratio = _light_p99(result) / _light_p99(first)
     return Judged(
         result.run, (Check("TTFT p99 of one-request tenants over fcfs", ratio, 0.5 if policy != FCFS else 1.0),)
+    )
+
+
+def replica_loss(bench: Bench, policy: PolicyChoice) -> Judged:
+    """Two engines, three tenants of weight 1, 2 and 4 at 1.2 C of both; one drains from 60 to 90 s, the other one is
+    killed at 120 s and back at 150 s."""
+    end = bench.seconds(240.0)
+    weight = {"suite/one": 1.0, "suite/two": 2.0, "suite/four": 4.0}
+    names = [name.rpartition("/")[2] for name in weight]
+    traffic = merged(*(bench.poisson(name, 1.6, 128, 64, seconds=end, seed=seed) for seed, name in enumerate(names)))
+    setup = replace(bench.setup(policy, tenancy=Tenancy(weight)), num_engines=2)
+    drain, kill = (
+        Outage(engine, _nanos(bench.seconds(at)), _nanos(bench.seconds(at + 30.0)), is_kill=is_kill)
+        for engine, at, is_kill in ((0, 60.0, False), (1, 120.0, True))
+    )
+    result = bench.run(setup, traffic, end, outages=(drain, kill))
+    samples = result.samples.by_id.values()
+    lost = sum(sample.reason is FinishReason.ERROR and sample.first_token_at is None for sample in samples)
+    work = {name: result.samples.work(name, bench.seconds(160.0), end) for name in weight}
+    served, total = sum(work.values()), sum(weight.values())
+    error = max(abs(work[name] / served * total / units - 1) for name, units in weight.items())
+    return Judged(
+        result.run,
+        (
+            Check("lost before their first token", lost, 0.0),
+            Check("share error from 10 s after it is back", error, 0.05),
+        ),
     )
 
 
@@ -141,6 +172,10 @@ def _light_p99(result: Result) -> float:
     return result.ttft_p99(*once, since_s=result.end_s / 4)
 
 
+def _nanos(seconds: float) -> Nanos:
+    return Nanos(round(seconds * NANOS_PER_S))
+
+
 def _folder(options: Options) -> Path:
     if options.traces is None:
         raise ScenarioError("S11 reads real traces: name their folder with --traces or EVENFLOW_TRACES")
@@ -154,4 +189,5 @@ SCENARIOS = (
     Scenario("S11a", "Azure chat and code", azure),
     Scenario("S11b", "VTC arena", arena),
     Scenario("S11c", "ServeGen large model", large_model),
+    Scenario("S12", "drain and replica loss", replica_loss),
 )

@@ -15,13 +15,14 @@ from engine.core.types import Nanos
 from engine.decision_log import PolicyChoice
 from engine.sim.capacity import capacity
 from engine.sim.cost_lines import CPU, CostLine
+from engine.sim.requests import NO_RECORDS, Tenancy
 from engine.sim.run import Run, Setup, policy_label, simulate
 from engine.sim.samples import Samples, percentile, ttfts_s
 from engine.sim.traffic.generate import generate, parse_generator
 from engine.sim.traffic.reshape import merge_traces
 from engine.sim.traffic.row import NANOS_PER_S, Arrival
 from engine.sim.traffic.trace import Trace
-from engine.sim.world import Tenancy
+from engine.sim.world import Outage
 
 # The reference engine of the scenarios' model: 16 rows, 256 tokens a step, 8,192 tokens of KV, as much on the host.
 REFERENCE = SchedulerConfig(
@@ -37,7 +38,6 @@ FCFS = PolicyChoice("fcfs", {})
 FAIR = PolicyChoice("fair", {})
 OVER_SERVED = PolicyChoice("over_served", {})
 UNCHANGED: abc.Mapping[str, Any] = MappingProxyType({})  # settings of any type, by name
-NO_RECORDS = Tenancy()  # every weight 1, every class with its defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +141,17 @@ class Bench:
         text = ",".join(f"{name}={value}" for name, value in settings.items())
         return generate(parse_generator(text, self.options.seed))
 
-    def run(self, setup: Setup, traffic: abc.Iterable[Arrival], until_s: float | None = None) -> Result:
+    def run(
+        self,
+        setup: Setup,
+        traffic: abc.Iterable[Arrival],
+        until_s: float | None = None,
+        outages: abc.Iterable[Outage] = (),
+    ) -> Result:
         """One run, to its end or for so long."""
         samples = Samples()
         until = None if until_s is None else Nanos(round(until_s * NANOS_PER_S))
-        run = simulate(setup, traffic, samples, until=until)
+        run = simulate(setup, traffic, samples, until=until, outages=outages)
         return Result(samples, run, run.ended_at / NANOS_PER_S)
 
     def remembered(self, name: str, make: abc.Callable[[], Result]) -> Result:

@@ -28,6 +28,7 @@ class ClassOrder:
         self._ageing_ns = ageing_ms * NANOS_PER_MS
         self._by_name: dict[str, Standing] = {}
         self._promoted: frozenset[str] = frozenset()
+        self._wanting: frozenset[str] = frozenset()
 
     def learn(self, flow: FlowView) -> None:
         """The class of `flow` as it is defined now."""
@@ -41,7 +42,8 @@ class ClassOrder:
     def charge(self, flow: FlowView, cost: float, now: Nanos) -> None:
         """The class of `flow` was served `cost` in the plan that began `now`."""
         self.learn(flow)
-        for standing in self._by_name.values():
+        for name in self._wanting:
+            standing = self._by_name[name]
             standing.lag = min(WINDOW, standing.lag + standing.definition.min_share * cost)
         served = self._by_name[flow.priority_class.name]
         served.lag = max(-WINDOW, served.lag - cost)
@@ -49,6 +51,9 @@ class ClassOrder:
 
     def order(self, backlogged: dict[str, bool], now: Nanos) -> tuple[str, ...]:
         """The classes in `backlogged`, each with whether it is, in the order in which they are served."""
+        for name in self._wanting.difference(backlogged):
+            self._by_name[name].lag = min(0.0, self._by_name[name].lag)  # idling earns no credit
+        self._wanting = frozenset(backlogged)
         promoted = set()
         for name, is_backlogged in backlogged.items():
             standing = self._by_name[name]

@@ -139,7 +139,7 @@ class Fair:
     def charge(self, service: Service) -> None:
         flow, num_prefill_tokens, num_output_tokens, _, is_borrowed = service
         cost = self._quantities.cost(num_prefill_tokens, num_output_tokens)
-        tree = self._trees[flow.priority_class.name]
+        tree = self._trees.get(flow.priority_class.name) or self._tree(flow)
         leaf = tree.leaves.get(flow) or tree.leaf(flow)
         tree.charge(leaf, cost, self._num_plans, is_borrowed=is_borrowed)
         leaf.queue.num_served += num_prefill_tokens + num_output_tokens
@@ -167,7 +167,7 @@ class Fair:
         """From another policy that counts, its counters per tenant become those of the teams of the first class that
         each is seen in, and an organization begins with the sum of its teams'."""
         counters, saved = snapshots.load_counters("fair", snapshot)
-        if saved["policy"] == "fair":
+        if saved.get("policy") == "fair":
             for name in state.class_names(saved):
                 self._trees[name] = Tree(name, self._quantities)
             self._num_plans = state.load(saved, self._trees)

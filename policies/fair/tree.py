@@ -6,7 +6,7 @@ R2 lift    right after: a wanting child that is not backlogged is at V at least,
 R3 yield   a node yields while its lead c - V is above the threshold Θ; a team yields if its organization does
 R8 charge  c += cost / weight on each node of the path; what was borrowed only up to V + Θ + δ
 
-Then V never falls, every wanting child has c >= V and every child c <= V + Θ + δ, so that two backlogged siblings differ
+Then V never falls, every wanting child has c >= V and every child c <= V + Θ + δ, so two backlogged siblings differ
 by 2Θ + δ_f + δ_g at most in any interval, whatever the size of the pool. (The published rule lifts to the counter of
 the tenant that left last, and lets the gap grow with the pool: Sheng et al. 2024 (OSDI), Algorithm 2.) Only the nodes
 that something happened to are looked at: O(flows that changed, are satisfied or were served), times log n.
@@ -57,10 +57,14 @@ class Tree:
             self._rank_queued(node)
         self._provisional.clear()
         for flow in changed:
-            self._set_demand(self.leaf(flow), flow.demand)
-        for parent in self._dirty:
+            leaf = self.leaf(flow)
+            for node, parent, _ in leaf.chain:
+                if node.demand is not Demand.NONE and node.weight_counted != node.weight:
+                    self._count_weight(node, parent, node.demand)
+            self._set_demand(leaf, flow.demand)
+        dirty, self._dirty = self._dirty, {}
+        for parent in dirty:
             self._raise_floor(parent)
-        self._dirty.clear()
         for flow in satisfied:
             for node, _, _ in self.leaf(flow).chain:
                 if node.demand is Demand.SATISFIED:
@@ -207,7 +211,11 @@ class Tree:
             del self.leaves[node.flow]
         self._ahead.pop(node, None)
         self._provisional.pop(node, None)
-        del node.parent.children[node.key[-1]], self._nodes[node.key]
+        parent = node.parent
+        del parent.children[node.key[-1]], self._nodes[node.key]
+        if not parent.children and parent.demand is Demand.NONE and parent.parent is not None:
+            parent.parent.idle.put(parent, (parent.counter,))
+            self._dirty[parent.parent] = None
 
     def _lift(self, node: Node) -> None:
         parent = node.parent

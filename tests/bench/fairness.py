@@ -14,10 +14,11 @@ from engine.core.config import SchedulerConfig
 from engine.core.types import Nanos
 from engine.decision_log import PolicyChoice
 from engine.sim.cost_lines import A10G
+from engine.sim.requests import Tenancy
 from engine.sim.run import Setup, make_replica
 from engine.sim.samples import Samples, windowed_gap
 from engine.sim.traffic.row import NANOS_PER_S, Arrival
-from engine.sim.world import Tenancy, World
+from engine.sim.world import World
 from tests.bench.report import Report, arguments
 
 PROMPT, OUTPUT = 256, 256

@@ -13,8 +13,9 @@ import itertools
 from collections import abc
 from dataclasses import dataclass, field
 
-from tests.bench.live_engine import Job, LiveEngine, Run, merge, percentile, step_table
+from tests.bench.live_engine import Job, LiveEngine, Run, merge, percentile
 from tests.bench.report import Report, arguments
+from tests.bench.step_table import step_table
 
 POOL_TOKENS = 8_192
 SHORT = (32, 16)
@@ -110,9 +111,7 @@ def summarize(rounds: Rounds, solo: abc.Sequence[Run]) -> dict[str, float]:
     }
 
 
-def add_policy(
-    report: Report, engine: LiveEngine, rounds: Rounds, solo: abc.Sequence[Run], suffix: str = ""
-) -> None:
+def add_policy(report: Report, engine: LiveEngine, rounds: Rounds, solo: abc.Sequence[Run], suffix: str = "") -> None:
     figures = summarize(rounds, solo)
     if suffix:
         del figures["step_p99_ms"], figures["solo_ttft_p50_ms"], figures["solo_ttft_p99_ms"]

@@ -110,6 +110,7 @@ class Run:
     over_ns: int = 0
     stats: SchedulerStats | None = None
     client_cpu_s: float = 0.0
+    clock: abc.Callable[[], int] = time.monotonic_ns
 
     @property
     def seconds(self) -> float:
@@ -117,7 +118,7 @@ class Run:
 
     @property
     def elapsed_s(self) -> float:
-        return (time.monotonic_ns() - self.began_ns) / NANOS_PER_S
+        return (self.clock() - self.began_ns) / NANOS_PER_S
 
     def of(self, tenant: str) -> list[Call]:
         return [call for call in self.calls if call.job.tenant == tenant]
@@ -153,9 +154,7 @@ class WatchedRunner:
         num_decodes = plan.num_tokens.count(1)
         chunks = plan.num_tokens[num_decodes:]
         num_copied = sum(len(copy.device_block_ids) for copy in plan.copies)
-        self.steps.append(
-            Step(began_ns, time.monotonic_ns(), num_decodes, len(chunks), sum(chunks), num_copied)
-        )
+        self.steps.append(Step(began_ns, time.monotonic_ns(), num_decodes, len(chunks), sum(chunks), num_copied))
         return output
 
     def __getattr__(self, name: str) -> Any:
@@ -290,23 +289,6 @@ def percentile(values: abc.Iterable[float], share: float) -> float:
     """Nearest-rank percentile; NaN of nothing."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
-
-
-def step_table(steps: abc.Sequence[Step], num_shown: int = 12) -> str:
-    """The steps by what they hold, the most frequent kinds first, for a look at where time goes."""
-    kinds: dict[tuple[int, int, bool], list[Step]] = {}
-    for step in steps:
-        kind = (step.num_decodes // 4 * 4, -(-step.num_chunk_tokens // 64) * 64, step.num_copied > 0)
-        kinds.setdefault(kind, []).append(step)
-    total_ms = sum(step.ms for step in steps) or 1.0
-    lines = ["decodes  chunk<=  copies  steps  share  p50 ms  max ms"]
-    for (decodes, chunk, copies), group in sorted(kinds.items(), key=lambda item: -sum(s.ms for s in item[1]))[:num_shown]:
-        times = [step.ms for step in group]
-        lines.append(
-            f"{decodes:4}-{decodes + 3:<3} {chunk:7}  {'yes' if copies else 'no':>6}  {len(group):5}"
-            f"  {sum(times) / total_ms:5.1%}  {percentile(times, 0.5):6.1f}  {max(times):6.1f}"
-        )
-    return "\n".join(lines)
 
 
 def _deliver(batch: list[Delivery]) -> None:

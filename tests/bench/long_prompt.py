@@ -1,16 +1,18 @@
 """One tenant's prompt of the whole context against another's eight decoders: the live engine with the real model.
 
 The prompt alone first; then the decoders alone for some seconds, the prompt beside them until its first token, and the
-decoders alone again: their solo rate is that before and after, so that the context that they read is the same. Shares
-are of engine time: with equal weights each side is due one half of what it has alone. A gap is the time between two
-tokens of one decoder while the prompt is computed.
+decoders alone again: their solo time per token is the mean of before and after, as it grows with the context that they
+read. Shares are of engine time: with equal weights each side is due one half of what it has alone. A gap is the time
+between two tokens of one decoder while the prompt is computed; `max_gap_chunks` counts it in steps with a chunk of the
+same run (the median), `max_gap_full_chunks` in steps of the prompt alone, whose chunks are as large as a step allows.
 """
 
 from collections import abc
 from dataclasses import dataclass
 
-from tests.bench.live_engine import NANOS_PER_S, Job, LiveEngine, Run, Step, percentile, step_table
+from tests.bench.live_engine import NANOS_PER_S, Job, LiveEngine, Run, Step, percentile
 from tests.bench.report import Report, arguments
+from tests.bench.step_table import step_table
 
 POOL_TOKENS = 24_576
 NUM_DECODERS = 8
@@ -83,7 +85,8 @@ def mixed_steps(run: Run, span: Timeline) -> list[Step]:
 def compare(alone: Run, beside: Run) -> dict[str, float]:
     """One repetition."""
     span = timeline(beside)
-    solo_rate = (rate(beside, span.began_ns, span.due_ns) + rate(beside, span.first_ns, span.over_ns)) / 2
+    before, after = rate(beside, span.began_ns, span.due_ns), rate(beside, span.first_ns, span.over_ns)
+    solo_rate = 2 / (1 / before + 1 / after)
     kept = rate(beside, span.due_ns, span.first_ns) / solo_rate
     solo_s = alone.calls[0].ttft_s
     slowdown = beside.of("prompt")[0].ttft_s / solo_s

@@ -76,7 +76,8 @@ def test_a_decode_costs_the_same_however_long_the_context_is():
 
 def test_the_cost_of_a_step_is_linear_in_the_running_sequences():
     per_sequence = [
-        calls_of_one_step(decoding_scheduler("vtc", num_running=number, num_waiting=0)) / number for number in (8, 32, 60)
+        calls_of_one_step(decoding_scheduler("vtc", num_running=number, num_waiting=0)) / number
+        for number in (8, 32, 60)
     ]
 
     assert per_sequence[2] <= per_sequence[1] <= per_sequence[0] <= 45

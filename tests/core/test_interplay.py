@@ -95,7 +95,7 @@ class Thrashing:
         return Concession.NOTHING if victim.flow is claimant.flow else Concession.ANYTHING
 
 
-def requests(seed: int, count: int = 14) -> list[Request]:
+def requests(seed: int, count: int = 10) -> list[Request]:
     """Of three tenants, up to the largest size, with seeds of their own."""
     rng = random.Random(seed)
     result = []
@@ -257,7 +257,7 @@ def test_a_cancelled_request_leaves_nothing_in_any_state(policy: str, state: str
     mode, is_meant = STATES[state]
     # Some policies take longer to bring a sequence into a state; whoever never does has nothing to show.
     driver = make_driver(Thrashing(2) if policy == "thrashing" else policy, mode, min_resident_steps=0)
-    arrivals = requests(seed=7, count=16)
+    arrivals = requests(seed=7, count=13)
     cancelled = _play_until(driver, arrivals, is_meant, holds="held" in state)
     if cancelled is None:
         assert policy != "thrashing", "the policy that brings everything about did not"

@@ -7,20 +7,22 @@ from engine.core.admission import Admission
 from engine.core.demand import Demands
 from engine.core.lifecycle import Lifecycle
 from engine.core.memory import Memory
-from engine.core.policy import Terms
+from engine.core.policy import Demand, FlowView, PlanStart, Terms
 from policies.fair.tree import Tree
 from tests.fairness.changed_code import Edit
 from tests.fairness.scheduler_world import SchedulerWorld
 
 Rewrite = abc.Callable[[SchedulerWorld], abc.Callable[[Terms], Terms]]
+Forge = abc.Callable[[], abc.Callable[[PlanStart], PlanStart]]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`rewrite` makes, for a world, what changes the terms that its policy gives."""
+    """`rewrite` makes, for a world, what changes the terms that its policy gives, `forge` what the policy is told."""
 
     edits: tuple[Edit, ...] = ()
     rewrite: Rewrite | None = None
+    forge: Forge | None = None
 
 
 _LIFT_TO_OLD_FLOOR = Edit(
@@ -69,24 +71,27 @@ def _pause_below_swap(world: SchedulerWorld) -> abc.Callable[[Terms], Terms]:
     return rewrite
 
 
+def _lift_on_activation() -> abc.Callable[[PlanStart], PlanStart]:
+    """Flows are lifted when they had no request at all, and never again while they have one."""
+    active: dict[FlowView, None] = {}
+
+    def forge(start: PlanStart) -> PlanStart:
+        fresh = [flow for flow in start.satisfied if flow not in active]
+        active.update(dict.fromkeys(start.satisfied))
+        for flow in start.changed:
+            if flow.demand is Demand.NONE:
+                active.pop(flow, None)
+            else:
+                active[flow] = None
+        return replace(start, satisfied=fresh)
+
+    return forge
+
+
 CHANGES: dict[str, Change] = {
     "empty_takes_last": Change((_LIFT_TO_OLD_FLOOR, _REMEMBER_OLD_FLOOR)),
     "empty_keeps_floor": Change((_LIFT_TO_OLD_FLOOR, _REMEMBER_OLD_FLOOR)),
-    "lift_on_activation": Change(
-        (
-            Edit(
-                Tree,
-                "begin",
-                {
-                    "for flow in changed:": (
-                        "fresh = {flow for flow in changed if self.leaf(flow).demand is Demand.NONE}\n"
-                        "    for flow in changed:"
-                    ),
-                    "for flow in satisfied:": "for flow in [flow for flow in satisfied if flow in fresh]:",
-                },
-            ),
-        )
-    ),
+    "lift_on_activation": Change(forge=_lift_on_activation),
     "own_blocks_excuse": Change(
         (
             Edit(

@@ -33,11 +33,13 @@ class SeenSequence:
 
 
 class Watched:
-    """A policy, and what passes between it and the scheduler. `rewrites` are applied to the terms of each plan."""
+    """A policy, and what passes between it and the scheduler. `rewrites` are applied to the terms of each plan, and
+    `forgeries` to what the policy is told when one begins."""
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self.policy = policy
         self.rewrites: list[abc.Callable[[Terms], Terms]] = []
+        self.forgeries: list[abc.Callable[[PlanStart], PlanStart]] = []
         self.terms = Terms()
         self.num_begun = 0
         self.services: list[Service] = []
@@ -49,6 +51,8 @@ class Watched:
 
     def begin(self, start: PlanStart) -> Terms:
         self.num_begun += 1
+        for forge in self.forgeries:
+            start = forge(start)
         self.terms = self.policy.begin(start)
         for rewrite in self.rewrites:
             self.terms = rewrite(self.terms)

@@ -32,6 +32,8 @@ def run_scheduler(case: Counterexample, change: Change | None = None) -> Report:
     world = SchedulerWorld(case.machine, options={"pace_prefill": False})
     if change is not None and change.rewrite is not None:
         world.policy.rewrites.append(change.rewrite(world))
+    if change is not None and change.forge is not None:
+        world.policy.forgeries.append(change.forge())
     observer = Observer(world.bounds(), compare_counters=change is None)
     report = drive(world, case.traffic, observer, case.num_steps)
     if world.num_deadlocks:

@@ -95,13 +95,25 @@ def test_every_request_ends_and_two_runs_are_the_same(policy: str):
     assert all(sample.ended_at is not None for sample in runs[0].samples.by_id.values())
 
 
-def test_a_policy_that_starves_everyone_is_told_of():
+def test_a_policy_that_names_nobody_is_told_of_and_everyone_is_served():
     class Miser(Fcfs):
         def select(self, passed):
             return None
 
+    simulation = make_simulation(Miser())
+
+    simulation.run([Arrival(0, "o/a", 4, 2)])
+
+    assert simulation.scheduler.policy_fault
+    assert simulation.samples.by_id["r0"].reason is FinishReason.LENGTH
+
+
+def test_requests_that_nothing_moves_on_are_told_of(monkeypatch: pytest.MonkeyPatch):
+    simulation = make_simulation()
+    monkeypatch.setattr(simulation.scheduler, "plan", lambda now: None)
+
     with pytest.raises(StalledError, match="1 requests are unfinished"):
-        make_simulation(Miser()).run([Arrival(0, "o/a", 4, 2)])
+        simulation.run([Arrival(0, "o/a", 4, 2)])
 
 
 def _modes(fields: dict[str, object]) -> dict[str, object]:

@@ -44,7 +44,7 @@ def test_nobody_is_isolated_better_than_the_running_step_allows():
     assert isolation_line(0.1, 0.1) == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("scenario", [*SCENARIOS, *AT_SCALE[:2]], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", [*SCENARIOS, *AT_SCALE[:2], AT_SCALE[-1]], ids=lambda scenario: scenario.name)
 def test_each_scenario_runs_and_no_policy_fails_in_it(scenario, bench: Bench):
     for policy in bench.options.policies:
         verdict = scenario.verdict(bench, policy)

@@ -1,15 +1,17 @@
 """Several engines share a stream of traffic; tenants have the weights and classes of their records."""
 
+import gc
 import tracemalloc
 from collections import Counter
 
 from engine.core.scheduler import Scheduler
 from engine.core.types import FinishReason, Nanos, PriorityClass
 from engine.plugins import load_preemption_policy, load_scheduling_policy
+from engine.sim.requests import Tenancy
 from engine.sim.samples import Samples
 from engine.sim.service_meter import meter
 from engine.sim.traffic.row import NANOS_PER_S, Arrival
-from engine.sim.world import Outage, Replica, Tenancy, World
+from engine.sim.world import Outage, Replica, World
 from tests.sim.simulations import LINE, make_config, random_traffic
 
 
@@ -84,9 +86,11 @@ def test_memory_follows_the_unfinished_requests_not_the_traffic():
             yield Arrival(index * NANOS_PER_S, f"o/t{index % 7}", 8, 2)
 
     def growth(num_requests: int) -> int:
-        tracemalloc.start()
         world = make_world(2, Nothing())
+        gc.collect()
+        tracemalloc.start()
         world.run(traffic(num_requests))
+        gc.collect()
         size, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return size

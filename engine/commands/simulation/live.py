@@ -17,9 +17,10 @@ from engine.decision_log import Driven
 from engine.server.backend import Backend, load_backend
 from engine.settings import read_settings
 from engine.sim.cost_lines import StepTimes
+from engine.sim.observer import Observer, Records
+from engine.sim.requests import Requests
 from engine.sim.run import Setup, make_replica
 from engine.sim.traffic.row import Arrival
-from engine.sim.world import Observer, Records, Requests
 
 GREEDY = SamplingParams(temperature=0.0)
 POLL_S = 0.0005  # while only copies are under way

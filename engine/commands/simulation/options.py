@@ -10,11 +10,11 @@ from engine.core.types import PriorityClass
 from engine.sim.capacity import capacity
 from engine.sim.cost_lines import CostLine
 from engine.sim.errors import ScenarioError
+from engine.sim.requests import Tenancy
 from engine.sim.run import Setup
 from engine.sim.samples import OUTPUT_COST, PREFILL_COST
 from engine.sim.traffic.reshape import Shape, load_of, reshape, stretch_for_load
 from engine.sim.traffic.trace import Trace
-from engine.sim.world import Tenancy
 
 TRACES_VARIABLE = "EVENFLOW_TRACES"
 
