@@ -116,7 +116,7 @@ class Planner:
             else:
                 if self._memory.num_unclaimed <= 0:  # somebody may give way, but nobody that has a grant
                     step.grant_decodes(decodes)
-                    decodes: list[Sequence] = []
+                    decodes = []
                 if self._grow(step, band, seq):
                     decodes.append(seq)
         step.grant_decodes(decodes)

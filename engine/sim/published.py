@@ -26,8 +26,8 @@ RESULTS_FILE = "vtc_arena_published_results.csv.gz"
 POLICIES = ("fcfs", "vtc")
 LIGHT_SHARE = 0.02  # of all work; the tenants below it are light
 FACTOR_ROUNDS = 3
-# A hundredth of a second decides who is admitted together, and the tail of 170 light requests follows from that: figures
-# are medians over costs that differ by half a percent, which is less than any of them is known to.
+# A hundredth of a second decides who is admitted together, and the tail of 170 light requests follows from that. So
+# figures are medians over costs that differ by half a percent, which is less than any of them is known to.
 NEARBY = (0.995, 0.9975, 1.0, 1.0025, 1.005)
 
 CONFIG = SchedulerConfig(

@@ -1,10 +1,10 @@
 """A tenant with one short request a second, beside one that floods the engine: the live engine with the real model.
 
-B sends a request of 32/16 tokens each second, A 24 of 1,024/256 at once; the pool holds 8,192 tokens. A round is A and B
-together until A is done, then B alone, then A alone, in an order that changes. All latencies run from the moment when a
-request was due, and B's requests are served to their end although A has ended. `aggressor_throughput_kept` is A's
-service a second beside B, over A's alone times (1 - B's share of the service of both), where a prompt token counts 1 and
-an output token 2; `..._by_time` takes B's share of the engine's time by the measured prices instead.
+B sends a request of 32/16 tokens each second, A 24 of 1,024/256 at once; the pool holds 8,192 tokens. A round is A and
+B together until A is done, then B alone, then A alone, in an order that changes. All latencies run from the moment when
+a request was due, and B's requests are served to their end although A has ended. `aggressor_throughput_kept` is A's
+service a second beside B, over A's alone times (1 - B's share of the service of both), where a prompt token counts 1
+and an output token 2; `..._by_time` takes B's share of the engine's time by the measured prices instead.
 
 A full run takes rounds of about four minutes until B has sent 300 requests beside A; --rounds N ends it earlier.
 """
@@ -37,7 +37,7 @@ class Flood:
         return [Job(0.0, "a", self.prompt, self.output)] * self.num_requests
 
     def is_over(self, run: Run) -> bool:
-        return bool(run.left) and not run.left["a"] or run.elapsed_s > self.window_s
+        return run.elapsed_s > self.window_s or (bool(run.left) and not run.left["a"])
 
 
 @dataclass(slots=True)
@@ -176,7 +176,6 @@ def main() -> None:
     if not args.no_fcfs:
         add_policy(report, engine, fcfs, solo, "_fcfs")
     report.publish(args.json)
-    engine.close()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Twice as much demand for KV blocks as there are, against admission that reserves whole requests in the same pool.
 
-The live engine with the real model. Requests of 32-96/32-224 tokens come in evenly for a while, as many as need half of
-the pool; then so many at once that all unfinished ones would, each at its full length, need twice the pool. The pressure
-ends when they would fit the pool again; the even stream goes on for some seconds after that. Both sides get the same
-requests at the same times, whatever became of those before (open loop). Throughput is that of the output tokens while the
-pressure lasts; the time per output token of a request runs from its first token to its last one, pauses included.
+The live engine with the real model. Requests of 32-96/32-224 tokens come in evenly for a while, as many as need half
+of the pool; then so many at once that all unfinished ones would, each at its full length, need twice the pool. The
+pressure ends when they would fit the pool again; the even stream goes on for some seconds after that. Both sides get
+the same requests at the same times, whatever became of those before (open loop). Throughput is that of the output
+tokens while the pressure lasts; the time per output token of a request runs from its first token to its last one,
+pauses included.
 `recovery_s` is when, after the end of the pressure, the rate over a second was back at 90 % of the one before it.
 """
 
@@ -168,8 +169,8 @@ def explain(side: Side) -> None:
     for call in slowest:
         gaps = [b - a for a, b in zip(call.token_ns, call.token_ns[1:], strict=False)]
         print(
-            f"due {call.job.at_s:5.1f} s {call.job.prompt}/{call.job.output} tpot {call.tpot_s * 1e3:.0f} ms, largest gap"
-            f" {max(gaps) / 1e9:.2f} s, {call.usage.num_preemptions} preemptions, {call.num_pauses} pauses in all"
+            f"due {call.job.at_s:5.1f} s {call.job.prompt}/{call.job.output} tpot {call.tpot_s * 1e3:.0f} ms,"
+            f" largest gap {max(gaps) / 1e9:.2f} s, {call.usage.num_preemptions} preemptions, {call.num_pauses} pauses in all"
         )
 
 
@@ -219,7 +220,6 @@ def main() -> None:
     for row in report_rows:
         report.add(**row)
     report.publish(args.json)
-    engine.close()
 
 
 if __name__ == "__main__":

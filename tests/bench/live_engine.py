@@ -12,6 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from engine.core.config import SchedulerConfig
 from engine.core.events import Finished, Preempted, TokensEmitted, Usage
 from engine.core.plan import StepOutput, StepPlan
@@ -137,7 +139,7 @@ class Run:
         return percentile([(call.sent_ns - call.due_ns) / 1e6 for call in self.calls], 0.99)
 
     def busy_steps(self) -> list[Step]:
-        """The steps until the run was over, those without a chunk or a decode left out."""
+        """Those with a decode or a chunk, until the run was over."""
         return [s for s in self.steps if s.ended_ns <= self.over_ns and s.num_decodes + s.num_chunks]
 
 
@@ -180,6 +182,7 @@ class LiveEngine:
         self._thread = ThreadPoolExecutor(1, "engine")
         read = read_settings({"listen": "127.0.0.1:0"} | settings)  # nobody listens
         self.backend: Backend = self._thread.submit(load_backend, read, lambda part: None).result()
+        self._num_threads = self._thread.submit(torch.get_num_threads).result()
         self._num_requests = 0
 
     @property
@@ -188,13 +191,11 @@ class LiveEngine:
 
     def describe(self) -> dict[str, object]:
         """What of the engine belongs beside the figures."""
-        import torch
-
         config = self.config
         return {
             "model": self.backend.model.name,
             "dtype": self.backend.model.dtype,
-            "threads": self._thread.submit(torch.get_num_threads).result(),
+            "threads": self._num_threads,
             "pool_tokens": config.num_device_blocks * config.block_size,
             "host_tokens": config.num_host_blocks * config.block_size,
             "max_num_batched_tokens": config.max_num_batched_tokens,
@@ -233,9 +234,6 @@ class LiveEngine:
         if scheduler.policy_fault is not None:
             raise RuntimeError(scheduler.policy_fault)
         return run
-
-    def close(self) -> None:
-        self._thread.shutdown()
 
     def _send(
         self,

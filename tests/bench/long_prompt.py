@@ -153,7 +153,6 @@ def main() -> None:
         if args.steps:
             explain(engine, alone, beside)
     report.publish(args.json)
-    engine.close()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections import abc
 from dataclasses import replace
@@ -142,7 +143,8 @@ def measure_live(report: Report, num_requests: int | None) -> None:
 
     live = LiveEngine(LiveSize(None, 16, 256, 512, 512).load())
     policies = (parse_policy("fair"), parse_policy("fcfs"))
-    line = Path("/tmp") / f"evenflow-profile-{os.getpid()}.json"
+    folder = tempfile.TemporaryDirectory()
+    line = Path(folder.name) / "line.json"
     errors: dict[str, list[float]] = {"p50": [], "p99": []}
     num_equal = 0
     for name, text in LIVE_TRAFFICS.items():
@@ -162,7 +164,7 @@ def measure_live(report: Report, num_requests: int | None) -> None:
                         / figure.allowed
                     }
                 )
-    line.unlink()
+    folder.cleanup()
     report.add(p50_error=max(errors["p50"]), p99_error=max(errors["p99"]), equal_order=num_equal / len(LIVE_TRAFFICS))
 
 
