@@ -17,8 +17,7 @@ PAUSED for fairness keeps its row until another needs it. Lists are in order of 
 admitted, preempted or computed is up to the planner. Transitions that take something away are in `preemption`.
 """
 
-from bisect import bisect_left, insort
-
+from engine.core import by_arrival
 from engine.core.block_manager import BlockManager
 from engine.core.config import SchedulerConfig
 from engine.core.costs import Prices
@@ -41,10 +40,6 @@ from engine.core.types import (
     Request,
     SequenceStatus,
 )
-
-
-def _arrival(seq: Sequence) -> int:
-    return seq.arrival_index
 
 
 class Lifecycle:
@@ -111,10 +106,10 @@ class Lifecycle:
             self.policy.on_leave(seq, LeaveReason.ADMITTED, now)
             seq.resident_since = self.num_plans
         else:
-            _remove(self.paused, seq)
+            by_arrival.remove(self.paused, seq)
         if seq.row is None:
             seq.row = self.rows.take()
-        insort(self.running, seq, key=_arrival)
+        by_arrival.insert(self.running, seq)
         self.set_status(seq, SequenceStatus.RUNNING)
         seq.flow.num_rows += 1
         if seq.timeline.started_at is None:
@@ -133,7 +128,7 @@ class Lifecycle:
         is_held = seq.hold_reason is not None
         if is_held:
             self.leave_row(seq)
-        insort(self.held if is_held else self.paused, seq, key=_arrival)
+        by_arrival.insert(self.held if is_held else self.paused, seq)
         self.set_status(seq, SequenceStatus.PAUSED)
         self._want(seq, wants=not is_held)
         seq.timeline.suspend(now)
@@ -159,13 +154,13 @@ class Lifecycle:
             self.blocks.free(seq)
         elif seq.status is SequenceStatus.SWAPPING_OUT:
             self.set_status(seq, SequenceStatus.SWAPPED)
-            insort(self.swapped, seq, key=_arrival)
+            by_arrival.insert(self.swapped, seq)
             if seq.hold_reason is None:
                 self.policy.on_arrive(seq, now)
         else:
             seq.resident_since = self.num_plans
             self.set_status(seq, SequenceStatus.PAUSED)
-            insort(self.paused if seq.hold_reason is None else self.held, seq, key=_arrival)
+            by_arrival.insert(self.paused if seq.hold_reason is None else self.held, seq)
 
     def grant(self, seq: Sequence, max_output_tokens: int, now: Nanos) -> None:
         """The sequence may emit `max_output_tokens` in all."""
@@ -238,11 +233,11 @@ class Lifecycle:
     def leave_list(self, seq: Sequence) -> None:
         """The sequence is in none of the lists."""
         if seq.status is SequenceStatus.RUNNING:
-            _remove(self.running, seq)
+            by_arrival.remove(self.running, seq)
         elif seq.status is SequenceStatus.SWAPPED:
-            _remove(self.swapped, seq)
+            by_arrival.remove(self.swapped, seq)
         elif seq.status is SequenceStatus.PAUSED and seq.block_table.device:
-            _remove(self.paused if seq.hold_reason is None else self.held, seq)
+            by_arrival.remove(self.paused if seq.hold_reason is None else self.held, seq)
 
     def leave_row(self, seq: Sequence) -> None:
         """The sequence has no row."""
@@ -274,9 +269,9 @@ class Lifecycle:
         elif seq.status is SequenceStatus.SWAPPED:
             self.policy.on_leave(seq, LeaveReason.HELD, now)
         elif seq.status is SequenceStatus.PAUSED:
-            _remove(self.paused, seq)
+            by_arrival.remove(self.paused, seq)
             self.leave_row(seq)
-            insort(self.held, seq, key=_arrival)
+            by_arrival.insert(self.held, seq)
         elif seq.status is SequenceStatus.RUNNING and not seq.num_scheduled_tokens:  # else the commit pauses it
             self.pause(seq, reason, now)
 
@@ -285,8 +280,8 @@ class Lifecycle:
         if seq.status is SequenceStatus.SWAPPED:
             self.policy.on_arrive(seq, now)
         elif seq.status is SequenceStatus.PAUSED and seq.block_table.device:
-            _remove(self.held, seq)
-            insort(self.paused, seq, key=_arrival)
+            by_arrival.remove(self.held, seq)
+            by_arrival.insert(self.paused, seq)
         elif seq.status is SequenceStatus.PAUSED:
             self.wait(seq, now)
 
@@ -301,7 +296,3 @@ class Lifecycle:
             self.expiring.discard(seq)
         else:
             self.expiring.put(seq, (expires_at, seq.arrival_index))
-
-
-def _remove(seqs: list[Sequence], seq: Sequence) -> None:
-    del seqs[bisect_left(seqs, seq.arrival_index, key=_arrival)]

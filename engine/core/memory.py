@@ -226,8 +226,8 @@ class Memory:
 
     def _concession(self, step: Step, victim: Sequence, claimant: Sequence) -> Concession:
         concession = self._lifecycle.policy.concede(victim, claimant)
-        if concession is Concession.NOTHING:
-            return concession
+        if concession in (Concession.NOTHING, Concession.ROW):
+            return Concession.NOTHING
         is_yielding = victim.flow in step.terms.yielding
         if is_yielding and not step.terms.protects_yielding:
             return concession

@@ -181,6 +181,7 @@ class Concession(Enum):
     """What a resident sequence gives up for a head that finds no row or no blocks."""
 
     NOTHING = "nothing"
+    ROW = "row"  # the row only: it is paused in place
     SWAP = "swap"  # row, and blocks if no computed token is lost
     ANYTHING = "anything"
 

@@ -133,8 +133,12 @@ class Fair:
             return Concession.NOTHING
         if victim.flow in tree.yielding:
             return Concession.ANYTHING
-        is_entrant = not claimant.flow.num_device_blocks
-        return Concession.SWAP if is_entrant and self._may_enter(tree, victim, claimant) else Concession.NOTHING
+        taker, giver = tree.leaf(claimant.flow), tree.leaf(victim.flow)
+        if not _is_as_far_ahead(giver, taker):
+            return Concession.NOTHING
+        if not claimant.flow.num_device_blocks and self._may_enter(victim, claimant, giver, taker):
+            return Concession.SWAP
+        return Concession.ROW if self._may_take_row(giver, taker) else Concession.NOTHING
 
     def charge(self, service: Service) -> None:
         flow, num_prefill_tokens, num_output_tokens, _, is_borrowed = service
@@ -249,19 +253,27 @@ class Fair:
         is_promoted = self._classes.is_promoted(claimant.priority_class.name)
         return Concession.SWAP if is_entrant and is_promoted else Concession.NOTHING
 
-    def _may_enter(self, tree: Tree, victim: SequenceView, claimant: SequenceView) -> bool:
+    def _may_enter(self, victim: SequenceView, claimant: SequenceView, giver: Node, taker: Node) -> bool:
         """Rule R5(d): a flow that holds no block takes from those above their share that are as far ahead as it."""
         assert self._start is not None
         config = self._start.config
-        num_blocks, num_held = config.num_device_blocks, victim.flow.num_device_blocks
+        num_blocks = config.num_device_blocks
         num_needed = -(-claimant.num_tokens // config.block_size)
-        taker, giver = tree.leaf(claimant.flow), tree.leaf(victim.flow)
-        if num_held <= _share(giver) * num_blocks or num_needed > _share(taker) * num_blocks:
-            return False
-        for upper, lower in zip(_downwards(giver), _downwards(taker), strict=True):
-            if upper is not lower:
-                return upper.lead >= lower.lead
-        return False
+        return victim.flow.num_device_blocks > _share(giver) * num_blocks and num_needed <= _share(taker) * num_blocks
+
+    def _may_take_row(self, giver: Node, taker: Node) -> bool:
+        """Rule R4 for rows, which cost nothing to take: below its share of them, and from those above theirs."""
+        assert self._start is not None and giver.flow is not None and taker.flow is not None
+        num_rows = self._start.config.max_num_seqs
+        return taker.flow.num_rows + 1 <= _share(taker) * num_rows and giver.flow.num_rows > _share(giver) * num_rows
+
+
+def _is_as_far_ahead(upper: Node, lower: Node) -> bool:
+    """True if the lead of `upper` is at least that of `lower`, where their paths part."""
+    for first, second in zip(_downwards(upper), _downwards(lower), strict=True):
+        if first is not second:
+            return first.lead >= second.lead
+    return False
 
 
 def _downwards(leaf: Node) -> tuple[Node, ...]:

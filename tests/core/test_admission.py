@@ -37,7 +37,6 @@ class TestReserve:
     def test_room_for_all_tokens_prevents_preemption(self, reserve: AdmissionReserve):
         assert self.driver(reserve, "a").scheduler.stats().num_preemptions == 0
 
-    @pytest.mark.xfail(strict=True, reason="a claim of a flow without blocks ignores what was kept for growth")
     @pytest.mark.parametrize("reserve", PLEDGED)
     def test_room_for_all_tokens_prevents_preemption_by_other_tenants_too(self, reserve: AdmissionReserve):
         stats = self.driver(reserve, "b").scheduler.stats()
@@ -58,7 +57,6 @@ class TestReserve:
 
 
 class TestInterval:
-    @pytest.mark.xfail(strict=True, reason="a plan admits one request at most where admissions are spaced")
     def test_everyone_who_fits_comes_in_together(self):
         driver = Driver(make_scheduler(admission_interval=10))
         driver.add(*(make_request(f"g{i}", prompt=4, max_output_tokens=30) for i in range(3)))
@@ -99,7 +97,6 @@ class TestUnmixed:
         assert driver.chunks() == [("prompt", 8, 4)]
         assert sorted(driver.chunks()) == [("decoding", 4, 1), ("prompt", 12, 1)]
 
-    @pytest.mark.xfail(strict=True, reason="later bands add prompts to a step of decodes")
     @pytest.mark.parametrize("scheduling", ["fair", Yielding()])
     def test_classes_and_yielding_flows_are_not_mixed_either(self, scheduling):
         driver = Driver(make_scheduler(scheduling, mix_prefill=False))
@@ -110,7 +107,6 @@ class TestUnmixed:
 
         assert all(len({num_tokens > 1 for _, _, num_tokens in chunks}) == 1 for chunks in steps)
 
-    @pytest.mark.xfail(strict=True, reason="a prompt takes the row of a decode, which comes later in such a step")
     def test_a_prompt_does_not_take_the_row_of_a_decode_that_ranks_before_it(self):
         driver = Driver(make_scheduler(mix_prefill=False, max_num_seqs=1))
         driver.add(make_request("first", tenant="a", prompt=4, max_output_tokens=3))
@@ -120,7 +116,6 @@ class TestUnmixed:
         assert driver.chunks() == [("first", 4, 1)]
 
 
-@pytest.mark.xfail(strict=True, reason="decodes of later bands do not look at the budget")
 @pytest.mark.parametrize("scheduling", ["fair", Yielding()])
 def test_no_step_holds_more_tokens_than_it_may(scheduling):
     driver = Driver(make_scheduler(scheduling, max_num_batched_tokens=8))
@@ -135,7 +130,6 @@ def test_no_step_holds_more_tokens_than_it_may(scheduling):
     assert [sum(plan.num_tokens) for plan in driver.plans[1:]] == [8, 8]
 
 
-@pytest.mark.xfail(strict=True, reason="a step is filled up, chunk by chunk, whatever its target")
 def test_a_prompt_makes_no_step_longer_than_the_target():
     driver = Driver(make_scheduler(max_num_batched_tokens=128, num_device_blocks=200, target_step_ms=20.0))
     driver.add(make_request("g", prompt=100))

@@ -81,7 +81,6 @@ class TestDemand:
 
         assert policy.changes[2] == [("org-b/b", Demand.NONE)]
 
-    @pytest.mark.xfail(strict=True, reason="a flow whose last request has ended stays among the satisfied")
     def test_a_new_policy_is_told_of_those_that_want_something_only(self):
         driver, _ = self.driver()
         driver.add(make_request("g", tenant="a", prompt=4, max_output_tokens=9), make_request(tenant="b", prompt=4))
@@ -164,7 +163,6 @@ def test_a_request_of_another_class_takes_its_blocks_and_its_row_along():
     assert len(driver.output("g")) == 4
 
 
-@pytest.mark.xfail(strict=True, reason="the weight of an organization goes with the last node of one of its classes")
 def test_a_tenant_that_is_forgotten_leaves_the_others_of_its_organization(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(flow_module, "MAX_IDLE_TENANTS", 0)
     driver = Driver(make_scheduler())

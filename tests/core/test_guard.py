@@ -157,7 +157,6 @@ class NoRank(Fcfs):
         return None if seq.arrival_index % 2 else (1.0,)  # type: ignore[return-value] # that is the point
 
 
-@pytest.mark.xfail(strict=True, reason="what a policy answers is taken as it is")
 @pytest.mark.parametrize("policy", [NoTerms, NoSequence, NoRank])
 def test_a_policy_that_answers_with_something_else_is_replaced(policy: type[Fcfs]):
     driver = run_crowded(policy())

@@ -64,7 +64,6 @@ def test_a_running_prompt_goes_on_before_another_is_admitted():
     assert driver.chunks() == [("first", 12, 1), ("second", 4, 7)]
 
 
-@pytest.mark.xfail(strict=True, reason="the prompt that ranks first takes every turn of a step")
 def test_running_prompts_go_on_in_the_order_of_the_policy():
     driver = Driver(make_scheduler("vtc", max_num_batched_tokens=8, max_prefill_share=0.5))
     driver.add(make_request("large", tenant="a", prompt=40), make_request("small", tenant="b", prompt=20))
@@ -115,7 +114,6 @@ def test_without_chunks_a_prompt_waits_until_a_step_has_room_for_all_of_it():
     assert driver.chunks() == [("a", 10, 1), ("b", 0, 10), ("c", 0, 2)]
 
 
-@pytest.mark.xfail(strict=True, reason="the prompt that ranks first takes every turn of a step")
 def test_a_prompt_takes_its_share_of_a_step_while_others_want_tokens():
     driver = Driver(make_scheduler(max_num_batched_tokens=8, max_prefill_share=0.5))
     driver.add(make_request("long", prompt=40), make_request("other", prompt=40))
@@ -124,7 +122,6 @@ def test_a_prompt_takes_its_share_of_a_step_while_others_want_tokens():
     assert driver.chunks() == [("long", 4, 4), ("other", 4, 4)]
 
 
-@pytest.mark.xfail(strict=True, reason="the prompt that ranks first takes every turn of a step")
 def test_what_nobody_else_can_use_goes_round_again():
     driver = Driver(make_scheduler(max_num_batched_tokens=16, max_prefill_share=0.25))
     driver.add(make_request("long", prompt=40), make_request("longer", prompt=60), make_request("short", prompt=2))
@@ -139,7 +136,6 @@ def test_a_prompt_that_is_alone_takes_the_whole_step():
     assert driver.chunks() == [("long", 0, 16)]
 
 
-@pytest.mark.xfail(strict=True, reason="the prompt that ranks first takes every turn of a step")
 def test_short_prompts_do_not_wait_out_a_long_one():
     driver = Driver(
         make_scheduler(max_num_seqs=8, max_num_batched_tokens=16, max_prefill_share=0.5, max_model_len=4096)

@@ -152,12 +152,11 @@ class TestYield:
         assert desk.policy.step_bound(a)[-1] == STEP
         assert desk.policy.step_bound(b)[-1] == STEP / 0.5
 
-    @pytest.mark.xfail(strict=True, reason="the weights of those that want something are those of when they began to")
     def test_a_weight_that_changes_changes_the_automatic_threshold(self):
         desk = Desk(theta=0.0)
         a, b = siblings(desk, 1.0, 1.0)
         b.nodes[-1].weight = 0.5
-        desk.begin()
+        desk.begin({b: Demand.BACKLOGGED})
 
         assert desk.policy.threshold(a)[-1] == STEP / 0.5
 

@@ -246,7 +246,6 @@ class TestClasses:
 
         assert served[low] == pytest.approx(100, abs=2)
 
-    @pytest.mark.xfail(strict=True, reason="a class that is idle runs up a claim to a whole window")
     def test_idling_earns_a_class_no_credit(self):
         desk, high, low = self.desk(PriorityClass("low", 9, min_share=0.25))
         desk.begin({low: Demand.NONE})

@@ -1,0 +1,19 @@
+"""Lists of sequences in order of arrival, whose ends are looked at in that order in every plan."""
+
+from bisect import bisect_left, insort
+
+from engine.core.sequence import Sequence
+
+
+def _arrival(seq: Sequence) -> int:
+    return seq.arrival_index
+
+
+def insert(seqs: list[Sequence], seq: Sequence) -> None:
+    """`seq`, which is not in `seqs`, is at its place there."""
+    insort(seqs, seq, key=_arrival)
+
+
+def remove(seqs: list[Sequence], seq: Sequence) -> None:
+    """`seq` is no longer in `seqs`."""
+    del seqs[bisect_left(seqs, seq.arrival_index, key=_arrival)]
