@@ -1,39 +1,50 @@
 """The order inside one flow: what ran before comes first, then the highest response ratio.
 
-The ratio of a request is 1 + (tokens that its flow was served since it arrived) / (tokens of its prompt): short ones go
-first, and a long one is passed only by those whose ratio is above its own, so its wait is finite. Prompts are kept by
-size, a power of two each, which stands for their length, first come first served within a size, so that the best is
-among a handful of candidates.
+The ratio of a request is 1 + (tokens that its flow was served since it arrived) / (tokens that it is expected to take):
+short ones go first, and a long one is passed only by those whose ratio is above its own, so its wait is finite. Its size
+is its prompt and the mean output of the flow's latest requests. Requests are kept by size, a power of two each, which
+stands for all of them, first come first served within a size, so that the best is among a handful of candidates.
 Source: highest response ratio next (Brinch Hansen 1971), ageing counted in tokens so that it needs no clock.
 """
 
 from collections import abc
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from engine.core.policy import SequenceView
 from engine.core.ranking import Ranking
 from policies.waiting import has_run
 
+LATEST_SHARE = 0.1  # of the newest output in the mean: the last ten or so count
+FIRST_OUTPUT = 128.0  # tokens, before anybody has ended
+
+
+class Arrival(NamedTuple):
+    """What a flow had been served when a request came, and the size of the request as a power of two."""
+
+    num_served: int
+    size: int
+
 
 @dataclass(slots=True, eq=False)
 class Queue:
-    """Written by Tree. `num_served` are the tokens that the flow was served; `arrived` what it was when each came."""
+    """Written by Tree. `num_served` are the tokens that the flow was served."""
 
     started: Ranking[SequenceView] = field(default_factory=Ranking)
     by_size: dict[int, Ranking[SequenceView]] = field(default_factory=dict)
-    arrived: dict[int, int] = field(default_factory=dict)
+    arrivals: dict[int, Arrival] = field(default_factory=dict)
     num_served: int = 0
+    mean_output: float = FIRST_OUTPUT
 
     def __len__(self) -> int:
         return len(self.started) + sum(map(len, self.by_size.values()))
 
     def put(self, seq: SequenceView) -> None:
         """`seq` waits."""
-        self.arrived.setdefault(seq.arrival_index, self.num_served)
+        size = self._arrival(seq).size
         if has_run(seq):
             self.started.put(seq, (seq.arrival_index,))
         else:
-            size = seq.num_prompt_tokens.bit_length()
             self.by_size.setdefault(size, Ranking()).put(seq, (seq.arrival_index,))
 
     def discard(self, seq: SequenceView) -> bool:
@@ -41,18 +52,20 @@ class Queue:
         if seq in self.started:
             self.started.discard(seq)
             return True
-        size = seq.num_prompt_tokens.bit_length()
-        ranking = self.by_size.get(size)
-        if ranking is None or seq not in ranking:
+        arrival = self.arrivals.get(seq.arrival_index)
+        ranking = None if arrival is None else self.by_size.get(arrival.size)
+        if arrival is None or ranking is None or seq not in ranking:
             return False
         ranking.discard(seq)
         if not ranking:
-            del self.by_size[size]
+            del self.by_size[arrival.size]
         return True
 
     def forget(self, seq: SequenceView) -> None:
         """`seq` has ended."""
-        self.arrived.pop(seq.arrival_index, None)
+        self.arrivals.pop(seq.arrival_index, None)
+        if seq.num_output_tokens:
+            self.mean_output += LATEST_SHARE * (seq.num_output_tokens - self.mean_output)
 
     def head(self) -> SequenceView | None:
         """The sequence that comes in next."""
@@ -62,11 +75,18 @@ class Queue:
         return min(self._candidates(), key=lambda seq: (self.key(seq), seq.arrival_index), default=None)
 
     def key(self, seq: SequenceView) -> tuple[float, float]:
-        """Rank of any unfinished sequence in its flow, lower first; for a prompt that runs, by what it still lacks."""
+        """Rank of any unfinished sequence in its flow, lower first."""
         if has_run(seq):
             return (0.0, 0.0)
-        waited = self.num_served - self.arrived.get(seq.arrival_index, self.num_served)
-        return (1.0, -1.0 - waited / (1 << (seq.num_tokens - seq.num_computed_tokens).bit_length()))
+        arrival = self._arrival(seq)
+        return (1.0, -1.0 - (self.num_served - arrival.num_served) / (1 << arrival.size))
+
+    def _arrival(self, seq: SequenceView) -> Arrival:
+        arrival = self.arrivals.get(seq.arrival_index)
+        if arrival is None:
+            size = int(seq.num_prompt_tokens + self.mean_output).bit_length()
+            arrival = self.arrivals[seq.arrival_index] = Arrival(self.num_served, size)
+        return arrival
 
     def _candidates(self) -> abc.Iterator[SequenceView]:
         for ranking in self.by_size.values():

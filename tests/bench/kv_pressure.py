@@ -170,7 +170,8 @@ def explain(side: Side) -> None:
         gaps = [b - a for a, b in zip(call.token_ns, call.token_ns[1:], strict=False)]
         print(
             f"due {call.job.at_s:5.1f} s {call.job.prompt}/{call.job.output} tpot {call.tpot_s * 1e3:.0f} ms,"
-            f" largest gap {max(gaps) / 1e9:.2f} s, {call.usage.num_preemptions} preemptions, {call.num_pauses} pauses in all"
+            f" largest gap {max(gaps) / 1e9:.2f} s,"
+            f" {call.usage.num_preemptions} preemptions, {call.num_pauses} pauses in all"
         )
 
 

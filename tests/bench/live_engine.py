@@ -28,7 +28,6 @@ from engine.settings import read_settings
 from policies.costs import OUTPUT_COST, PREFILL_COST
 
 POLL_S = 0.01
-ANSWER_S = 60.0  # longest step, many times over
 VICTIMS = {"fair": "over_served"}  # other policies lose the latest arrival
 NANOS_PER_S = 1e9
 
@@ -153,10 +152,10 @@ class WatchedRunner:
     def execute(self, plan: StepPlan) -> StepOutput:
         began_ns = time.monotonic_ns()
         output = self._runner.execute(plan)
-        num_decodes = plan.num_tokens.count(1)
-        chunks = plan.num_tokens[num_decodes:]
+        ended_ns = time.monotonic_ns()
+        chunks = plan.num_tokens[(num_decodes := plan.num_tokens.count(1)) :]
         num_copied = sum(len(copy.device_block_ids) for copy in plan.copies)
-        self.steps.append(Step(began_ns, time.monotonic_ns(), num_decodes, len(chunks), sum(chunks), num_copied))
+        self.steps.append(Step(began_ns, ended_ns, num_decodes, len(chunks), sum(chunks), num_copied))
         return output
 
     def __getattr__(self, name: str) -> Any:
@@ -220,8 +219,7 @@ class LiveEngine:
         runner = WatchedRunner(self.backend.runner)
         loop = EngineLoop(scheduler, runner, _deliver, calibrator=self.backend.calibrator)
         ended = self._thread.submit(loop.run)
-        cpu_s = time.thread_time()
-        run = Run(time.monotonic_ns(), steps=runner.steps)
+        run, cpu_s = Run(time.monotonic_ns(), steps=runner.steps), time.thread_time()
         self._send(loop, run, jobs, is_over, ended, seed)
         run.stats, run.over_ns = self._ask(loop, ended)
         _wait(lambda: not any(run.left.get(tenant) for tenant in waits_for), ended)
@@ -230,7 +228,7 @@ class LiveEngine:
             loop.submit(Abort(call, call.generation_id, FinishReason.CANCELLED))
         _wait(lambda: not any(run.left.values()) and not scheduler.num_copies_in_flight, ended)
         loop.submit(Stop())
-        ended.result(ANSWER_S)
+        ended.result()
         if scheduler.policy_fault is not None:
             raise RuntimeError(scheduler.policy_fault)
         return run
@@ -271,8 +269,7 @@ class LiveEngine:
         )
 
     def _ask(self, loop: EngineLoop, ended: "Future[None]") -> tuple[SchedulerStats, int]:
-        answer = Answer()
-        loop.submit(ReadStats(answer))
+        loop.submit(ReadStats(answer := Answer()))
         _wait(answer.future.done, ended)
         stats, at = answer.future.result()
         return stats.scheduler, at

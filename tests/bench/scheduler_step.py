@@ -1,9 +1,9 @@
 """What one step costs the scheduler: `plan` and `commit` with a runner that computes nothing, under each policy.
 
 256 sequences run and 10,000 wait, of 1,000 tenants; 512 blocks are free, so that admission is tried at each plan and
-the rows are what is short. A figure is the mean over the steps of a repetition; beside the wall time stands the CPU time
-of the process, which other processes disturb less. `growth_with_waiting` compares 10,000 waiting with 100, whose tenants
-are fewer then; `growth_with_waiting_same_tenants` has 100 tenants on both sides.
+the rows are what is short. A figure is the mean over the steps of a repetition; beside the wall time stands the CPU
+time of the process, which other processes disturb less. `growth_with_waiting` compares 10,000 waiting with 100, whose
+tenants are fewer then; `growth_with_waiting_same_tenants` has 100 tenants on both sides.
 """
 
 import gc

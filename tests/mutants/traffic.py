@@ -7,7 +7,9 @@ import hashlib
 import random
 from dataclasses import replace
 
+from engine.core.costs import Prices, StepCosts
 from engine.core.policy import SchedulingPolicy
+from engine.core.types import PriorityClass
 from engine.plugins import load_scheduling_policy
 from tests.fairness.observer import Observer
 from tests.fairness.random_runs import random_run
@@ -16,22 +18,40 @@ from tests.fairness.scheduler_world import SchedulerWorld
 
 NUM_STEPS = 120
 OTHERS = ("fcfs", "vtc", "priority")
+CLASSES = {"class0": PriorityClass("class0", 0, 0.25), "class1": PriorityClass("class1", 1, 0.25)}
+STEP = StepCosts(2e5, 1e5, 10.0, 3e5, 20.0, 2e4)
+PRICES = Prices(STEP, 3e5, 2e5, 1e5, are_measured=True)
 
 
 class Digested(SchedulerWorld):
     """A world that remembers its plans."""
 
     digest = hashlib.blake2b(digest_size=16)
+    changes_classes = False
 
     def plan(self):
         planned = super().plan()
         self.digest.update(repr(self._open).encode())
         return planned
 
+    def commit(self):
+        services = super().commit()
+        if self.changes_classes and self._num_steps % 17 == 16:
+            self._change_class()
+        return services
+
+    def _change_class(self) -> None:
+        """The request that arrived first goes to the other class."""
+        seq = next(iter(self.scheduler.lifecycle.by_generation.values()), None)
+        if seq is not None:
+            other = "class1" if seq.priority_class.name == "class0" else "class0"
+            self.scheduler.set_class(seq.key.generation_id, CLASSES[other], self.now)
+
 
 def plans() -> str:
     """The number of the scheduler as it is. AssertionError, or whatever else goes wrong, if it breaks a rule."""
     Digested.digest = hashlib.blake2b(digest_size=16)
+    _play_priced()
     for seed in range(10):
         run = random_run(2000 + seed, NUM_STEPS, num_classes=1 + seed % 3 // 2, edits_weights=seed % 4 == 0)
         machine = replace(run.machine, threshold=0) if seed % 5 == 0 else run.machine
@@ -45,6 +65,21 @@ def plans() -> str:
         run = random_run(3000 + seed, NUM_STEPS)
         _play_other(load_scheduling_policy(name, {}), run, seed)
     return Digested.digest.hexdigest()
+
+
+def _play_priced() -> None:
+    """Measured prices, classes with a share each, requests that change class, a busy link and a limit on steps."""
+    for seed, options in enumerate(({}, {"class_ageing_ms": 20}, {"mode": "strict"})):
+        run = random_run(2100 + seed, NUM_STEPS, num_classes=2)
+        machine = replace(run.machine, threshold=0, num_host_blocks=60, is_strict=options.get("mode") == "strict")
+        config = {"link_share": 0.5, "target_step_ms": 4.0, "max_prefill_share": 0.25}
+        world = Digested(machine, config=config, options={"theta": 0} | options, checks_invariants=True)
+        world.classes = CLASSES
+        world.changes_classes = True
+        world.scheduler.calibrate(PRICES, world.now)
+        drive(world, run.traffic, Observer(world.bounds(), compare_counters=False), NUM_STEPS)
+        assert not world.accounts, world.accounts[0]
+        Digested.digest.update(repr(world.scheduler.stats()).encode())
 
 
 def _play_other(policy: SchedulingPolicy, run, seed: int) -> None:
