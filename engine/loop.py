@@ -31,7 +31,6 @@ from engine.loop_messages import (
     LoopStats,
     Outlet,
     ReadStats,
-    Refusal,
     Refused,
     SetClass,
     SetPolicies,
@@ -39,7 +38,6 @@ from engine.loop_messages import (
     Stop,
     Submit,
     TakeCopies,
-    Update,
     UpdateClasses,
     UpdateNodes,
 )
@@ -48,31 +46,6 @@ from engine.plugins import PolicyError, check_pair
 if TYPE_CHECKING:  # it imports numpy, which only the runner needs
     from engine.calibration import Calibrator, CopyTiming
 
-__all__ = [
-    "Abort",
-    "Accepted",
-    "Command",
-    "Control",
-    "Delivery",
-    "EngineLoop",
-    "Grant",
-    "LoopStats",
-    "Outlet",
-    "Policies",
-    "ReadStats",
-    "Refusal",
-    "Refused",
-    "Runner",
-    "SetClass",
-    "SetPolicies",
-    "SetReaderBlocked",
-    "Stop",
-    "Submit",
-    "TakeCopies",
-    "Update",
-    "UpdateClasses",
-    "UpdateNodes",
-]
 
 log = structlog.get_logger(__name__)
 

@@ -40,6 +40,10 @@ class Fcfs:
     def charge(self, service: Service) -> None:
         """Service does not matter here."""
 
+    def leap(self, services: abc.Sequence[Service], times: abc.Sequence[Nanos]) -> int:
+        """Optional, for the simulator: see LeapingPolicy. Service changes nothing here."""
+        return len(times)
+
     def standing(self, flow: FlowView) -> tuple[float, ...]:
         return ()
 

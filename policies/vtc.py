@@ -11,6 +11,7 @@ the other, U = max(prefill_cost · longest prompt, output_cost · tokens in the 
 with the pool. O(log tenants) per call; idle tenants at or below the floor are forgotten.
 """
 
+import math
 from collections import abc
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from engine.core.types import Nanos, TenantId
 from policies import snapshots
 from policies.costs import OUTPUT_COST, PREFILL_COST, weight_of
 from policies.options import at_least
-from policies.waiting import has_run
+from policies.waiting import first_except, has_run
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +102,16 @@ class Vtc:
         if not tenant.unfinished:
             self._idle.put(tenant_id, (tenant.counter,))
 
+    def leap(self, services: abc.Sequence[Service], times: abc.Sequence[Nanos]) -> int:
+        """Optional, for the simulator: see LeapingPolicy. Until the head's tenant may have passed the next one."""
+        limit = self._limit_of_head()
+        for num_taken in range(len(times)):
+            if limit is not None and self._passes(services, *limit):
+                return num_taken
+            for service in services:
+                self.charge(service)
+        return len(times)
+
     def standing(self, flow: FlowView) -> tuple[float, ...]:
         tenant = self._tenants.get(flow.tenant_id)
         return (self._floor() if tenant is None else tenant.counter,)
@@ -129,6 +140,21 @@ class Vtc:
                 return tenant_id
             self._rank(tenant_id, tenant)
         return None
+
+    def _limit_of_head(self) -> tuple[TenantId, float] | None:
+        """The tenant that comes first, and the least that the counters of the others may be; None if nobody waits."""
+        first = self._least_served()
+        if first is None:
+            return None
+        second = first_except(self._waiting, {first})
+        # Counters only rise, so an outdated rank is too low, and stops a leap too early at worst.
+        return first, math.inf if second is None else self._waiting.rank_of(second)[0]
+
+    def _passes(self, services: abc.Iterable[Service], first: TenantId, limit: float) -> bool:
+        """True if `services` may bring the tenant that comes first up to `limit`."""
+        served = [each for each in services if each.flow.tenant_id == first]
+        cost = sum(self._output_cost * each.num_output_tokens / weight_of(each.flow) for each in served)
+        return bool(served) and self._tenants[first].counter + cost >= limit
 
     def _floor(self) -> float:
         """No tenant that waits is below it, and it never falls."""

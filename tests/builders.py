@@ -93,9 +93,7 @@ class Driver:
         seed: int = 0,
     ) -> None:
         self.scheduler = scheduler
-        self.runner = runner or ReferenceRunner(
-            scheduler.config.block_size, max_copy_delay=max_copy_delay, seed=seed
-        )
+        self.runner = runner or ReferenceRunner(scheduler.config.block_size, max_copy_delay=max_copy_delay, seed=seed)
         self.now = Nanos(0)
         self.events: list[Event] = []
         self.plans: list[StepPlan] = []

@@ -24,7 +24,7 @@ from engine.core.types import (
     SamplingParams,
 )
 from engine.errors import InvalidFieldError, ProtocolVersionError
-from engine.loop import Abort, Accepted, Control, Grant, Outlet, SetClass, SetReaderBlocked, Update
+from engine.loop_messages import Abort, Accepted, Control, Grant, Outlet, SetClass, SetReaderBlocked, Update
 from evenflow.engine.v1 import engine_pb2 as pb
 
 PROTOCOL_VERSION = 1

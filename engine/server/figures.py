@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from engine.core.config import SchedulerConfig
 from engine.core.costs import Prices
 from engine.core.stats import TenantStats
-from engine.loop import LoopStats
+from engine.loop_messages import LoopStats
 from engine.server.convert import PROTOCOL_VERSION
 from engine.server.intake import Engine
 from engine.server.shares import Share, shares

@@ -18,7 +18,8 @@ from engine.core.events import Event, Finished
 from engine.core.types import FinishReason, Nanos, Request
 from engine.decision_log import PolicyChoice
 from engine.errors import DrainingError, NotReadyError, RefusedError
-from engine.loop import Abort, EngineLoop, Refused, Submit, Update
+from engine.loop import EngineLoop
+from engine.loop_messages import Abort, Refused, Submit, Update
 from engine.server.convert import Limits
 from engine.server.mailbox import Mailbox
 from engine.telemetry import RequestTrace, Tracing

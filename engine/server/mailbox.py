@@ -9,7 +9,7 @@ from collections import abc
 
 from engine.core.events import Finished, TokensEmitted
 from engine.core.types import Nanos
-from engine.loop import Refused, Update
+from engine.loop_messages import Refused, Update
 
 
 class Mailbox:

@@ -15,7 +15,7 @@ from engine.core.errors import DuplicateRequestError, RequestTooLargeError
 from engine.core.events import Finished
 from engine.core.types import Nanos
 from engine.errors import InvalidFieldError, NotReadyError, RefusedError
-from engine.loop import (
+from engine.loop_messages import (
     Command,
     LoopStats,
     Outlet,

@@ -7,7 +7,7 @@ from grpc_status import rpc_status
 
 from engine.core.errors import DuplicateRequestError, RequestTooLargeError
 from engine.errors import DrainingError, InvalidFieldError, NotReadyError, ProtocolVersionError
-from engine.loop import Refusal
+from engine.loop_messages import Refusal
 
 DOMAIN = "evenflow"
 

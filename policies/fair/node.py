@@ -86,3 +86,33 @@ class Node:
                 return child.counter
             self.backlogged.put(child, (child.counter,))
         return None
+
+
+def downwards(leaf: Node) -> tuple[Node, ...]:
+    """The path of a team, from the organization on."""
+    return tuple(node for node, _, _ in reversed(leaf.chain))
+
+
+def is_as_far_ahead(upper: Node, lower: Node) -> bool:
+    """True if the lead of `upper` is at least that of `lower`, where their paths part."""
+    for first, second in zip(downwards(upper), downwards(lower), strict=True):
+        if first is not second:
+            return first.lead >= second.lead
+    return False
+
+
+def is_least_ahead(node: Node) -> bool:
+    """True if no sibling with a smaller lead has somebody waiting."""
+    parent = node.parent
+    first = None if parent is None else parent.queued.first()
+    return first is None or first is node or first.counter >= node.counter
+
+
+def share_of(leaf: Node) -> float:
+    """The part of the whole that is the team's by weight, among those that want something."""
+    share = 1.0
+    for node, parent, _ in leaf.chain:
+        wanting_weight = parent.wanting_weight
+        if wanting_weight:
+            share *= node.weight / wanting_weight
+    return share

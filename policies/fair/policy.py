@@ -6,6 +6,7 @@ even if the device idles. The bound on charged service is the same in both.
 """
 
 from collections import abc
+from dataclasses import replace
 
 from engine.core.policy import (
     Concession,
@@ -22,7 +23,8 @@ from policies import snapshots
 from policies.costs import OUTPUT_COST, PREFILL_COST
 from policies.fair import state
 from policies.fair.classes import ClassOrder
-from policies.fair.node import Node
+from policies.fair.leaps import raise_floors
+from policies.fair.node import Node, downwards, is_as_far_ahead, is_least_ahead, share_of
 from policies.fair.quantities import Quantities
 from policies.fair.tree import Tree
 from policies.options import at_least
@@ -134,7 +136,7 @@ class Fair:
         if victim.flow in tree.yielding:
             return Concession.ANYTHING
         taker, giver = tree.leaf(claimant.flow), tree.leaf(victim.flow)
-        if not _is_as_far_ahead(giver, taker):
+        if not is_as_far_ahead(giver, taker):
             return Concession.NOTHING
         if not claimant.flow.num_device_blocks and self._may_enter(victim, claimant, giver, taker):
             return Concession.SWAP
@@ -150,6 +152,23 @@ class Fair:
         if self._start is not None and len(self._trees) > 1:
             self._classes.charge(flow, cost, self._start.now)
 
+    def leap(self, services: abc.Sequence[Service], times: abc.Sequence[Nanos]) -> int:
+        """Optional, for the simulator: see LeapingPolicy. None while somebody waits or was denied anything."""
+        if self._start is None or len(self._trees) != 1:
+            return 0
+        (tree,) = self._trees.values()
+        if tree.root.queued or tree.root.demand is not Demand.SATISFIED:
+            return 0
+        begin = replace(self._start, changed=())
+        # After the first step each served child is at its floor, and the last one leaves everything as a step does.
+        self._step(services, replace(begin, now=times[0]))
+        if len(times) > 2:
+            raise_floors(tree, services, len(times) - 2)
+            self._num_plans += len(times) - 2
+        if len(times) > 1:
+            self._step(services, replace(begin, now=times[-1]))
+        return len(times)
+
     def standing(self, flow: FlowView) -> tuple[float, ...]:
         leaf = self._tree(flow).leaf(flow)
         return tuple(node.counter - parent.floor for node, parent, _ in reversed(leaf.chain))
@@ -162,7 +181,7 @@ class Fair:
     def step_bound(self, flow: FlowView) -> tuple[float, ...]:
         """δ at each node of the path of a flow, as of the last plan."""
         leaf = self._tree(flow).leaf(flow)
-        return tuple(self._quantities.step_bound(node) for node in _downwards(leaf))
+        return tuple(self._quantities.step_bound(node) for node in downwards(leaf))
 
     def snapshot(self) -> bytes:
         return snapshots.dump("fair", **state.dump(self._trees))
@@ -177,6 +196,11 @@ class Fair:
             self._num_plans = state.load(saved, self._trees)
         else:
             self._carried = {str(tenant_id): counter for tenant_id, counter in counters.items()}
+
+    def _step(self, services: abc.Iterable[Service], start: PlanStart) -> None:
+        for service in services:
+            self.charge(service)
+        self.begin(start)
 
     def _tree(self, flow: FlowView) -> Tree:
         name = flow.priority_class.name
@@ -223,7 +247,7 @@ class Fair:
         head = leaf.queue.head()
         if head is None or head.status is not SequenceStatus.SWAPPED:
             return True
-        return all(self._is_low(node) or _is_least_ahead(node) for node in leaf.path())
+        return all(self._is_low(node) or is_least_ahead(node) for node in leaf.path())
 
     def _is_low(self, node: Node) -> bool:
         assert node.parent is not None
@@ -259,42 +283,19 @@ class Fair:
         config = self._start.config
         num_blocks = config.num_device_blocks
         num_needed = -(-claimant.num_tokens // config.block_size)
-        return victim.flow.num_device_blocks > _share(giver) * num_blocks and num_needed <= _share(taker) * num_blocks
+        return (
+            victim.flow.num_device_blocks > share_of(giver) * num_blocks and num_needed <= share_of(taker) * num_blocks
+        )
 
     def _may_take_row(self, giver: Node, taker: Node) -> bool:
         """Rule R4 for rows, which cost nothing to take: below its share of them, and from those above theirs."""
-        assert self._start is not None and giver.flow is not None and taker.flow is not None
+        assert self._start is not None
+        assert giver.flow is not None
+        assert taker.flow is not None
         num_rows = self._start.config.max_num_seqs
-        return taker.flow.num_rows + 1 <= _share(taker) * num_rows and giver.flow.num_rows > _share(giver) * num_rows
-
-
-def _is_as_far_ahead(upper: Node, lower: Node) -> bool:
-    """True if the lead of `upper` is at least that of `lower`, where their paths part."""
-    for first, second in zip(_downwards(upper), _downwards(lower), strict=True):
-        if first is not second:
-            return first.lead >= second.lead
-    return False
-
-
-def _downwards(leaf: Node) -> tuple[Node, ...]:
-    return tuple(node for node, _, _ in reversed(leaf.chain))
-
-
-def _share(leaf: Node) -> float:
-    """The part of the pool that is the flow's by weight, among those that want something."""
-    share = 1.0
-    for node, parent, _ in leaf.chain:
-        wanting_weight = parent.wanting_weight
-        if wanting_weight:
-            share *= node.weight / wanting_weight
-    return share
-
-
-def _is_least_ahead(node: Node) -> bool:
-    """True if no sibling with a smaller lead has somebody waiting."""
-    parent = node.parent
-    first = None if parent is None else parent.queued.first()
-    return first is None or first is node or first.counter >= node.counter
+        return (
+            taker.flow.num_rows + 1 <= share_of(taker) * num_rows and giver.flow.num_rows > share_of(giver) * num_rows
+        )
 
 
 def _num_cached(leaf: Node) -> int:

@@ -20,8 +20,8 @@ from engine.core.plan import StepOutput, StepPlan
 from engine.core.scheduler import Scheduler
 from engine.core.stats import SchedulerStats, TenantStats
 from engine.core.types import FinishReason, Nanos, PathNode, Request, SamplingParams
-from engine.loop import Abort, Delivery, EngineLoop, ReadStats, Runner, Stop, Submit
-from engine.loop_messages import LoopStats, Refused, Update
+from engine.loop import EngineLoop, Runner
+from engine.loop_messages import Abort, Delivery, LoopStats, ReadStats, Refused, Stop, Submit, Update
 from engine.plugins import load_preemption_policy, load_scheduling_policy
 from engine.server.backend import Backend, load_backend
 from engine.settings import read_settings

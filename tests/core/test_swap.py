@@ -153,7 +153,10 @@ class TestEnds:
     @pytest.mark.parametrize("make", [swapping_out, swapping_in])
     def test_what_ends_during_a_copy_keeps_its_blocks_until_that_has_ended(self, make):
         driver = make()
-        num_free, num_host_free = (driver.scheduler.stats().num_free_blocks, driver.scheduler.stats().num_free_host_blocks)
+        num_free, num_host_free = (
+            driver.scheduler.stats().num_free_blocks,
+            driver.scheduler.stats().num_free_host_blocks,
+        )
         driver.abort("b") if make is swapping_out else None
         events = driver.abort("a")
         assert [event.reason for event in events] == [FinishReason.CANCELLED]

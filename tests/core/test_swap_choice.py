@@ -7,7 +7,7 @@ from engine.core.costs import Prices, StepCosts
 from engine.core.plan import CopyDirection
 from engine.core.policy import Concession
 from engine.core.preemption import Preemptions
-from engine.core.types import BlockId, Nanos, PreemptionMode, SequenceStatus
+from engine.core.types import BlockId, FinishReason, Nanos, PreemptionMode, SequenceStatus
 from tests.builders import Driver, make_request
 from tests.core.scripted import Scripted, make_driver, preemptions_of, seq_of, status_of
 from tests.fakes import ConstantRunner
@@ -25,21 +25,17 @@ def holding(concession: Concession = Concession.ANYTHING, output: int = 8, **fie
 
 
 def mode_of(driver: Driver) -> PreemptionMode | None:
-    """What happened to the blocks of "a" in the next plan; None if nothing did."""
+    """What happened to the blocks of "a" in the next two plans; None if nothing did."""
     driver.step()
-    modes = [event.mode for event in driver.events if getattr(event, "mode", PreemptionMode.PAUSE) is not PreemptionMode.PAUSE]
     driver.step()
-    modes = modes or [mode for _, mode, _ in preemptions_of(driver) if mode is not PreemptionMode.PAUSE]
-    return modes[0] if modes else None
+    return next((mode for _, mode, _ in preemptions_of(driver) if mode is not PreemptionMode.PAUSE), None)
 
 
 AUTO, SWAP, RECOMPUTE = PreemptionChoice
 
 
 class TestAllowed:
-    @pytest.mark.parametrize(
-        ("choice", "mode"), [(SWAP, PreemptionMode.SWAP), (RECOMPUTE, PreemptionMode.RECOMPUTE)]
-    )
+    @pytest.mark.parametrize(("choice", "mode"), [(SWAP, PreemptionMode.SWAP), (RECOMPUTE, PreemptionMode.RECOMPUTE)])
     @pytest.mark.parametrize("block_ns", [0.0, 1e12])
     def test_a_forced_way_is_taken_whatever_it_costs(self, choice, mode, block_ns: float):
         driver = holding(preemption_mode=choice)
@@ -58,7 +54,7 @@ class TestAllowed:
         driver = holding(Concession.SWAP, num_host_blocks=1)
 
         assert mode_of(driver) is None
-        assert driver.finished("a") if driver.run() else True
+        driver.run()
         assert driver.finished("a").usage.num_preemptions == 0
 
     def test_a_swap_that_was_conceded_is_made_even_if_it_costs_more(self):
@@ -142,7 +138,9 @@ class TestPrices:
         assert not preemptions.prefers_swap(seq_of(driver, "a"), 2)  # 3 x 2.8 / 2
 
     def test_what_has_computed_less_than_two_blocks_is_not_worth_a_copy(self):
-        driver = make_driver(Scripted(concedes={"a": Concession.ANYTHING}), preemption_mode=AUTO, max_num_batched_tokens=4)
+        driver = make_driver(
+            Scripted(concedes={"a": Concession.ANYTHING}), preemption_mode=AUTO, max_num_batched_tokens=4
+        )
         driver.add(make_request("a", tenant="a", prompt=16, max_output_tokens=8))
         driver.step()
         preemptions = Preemptions(driver.scheduler.config, driver.scheduler.lifecycle)
@@ -183,16 +181,25 @@ class TestLink:
         assert preemptions.is_link_free(CopyDirection.OUT, Nanos(0))
 
     def test_a_head_that_needs_the_link_waits_for_it(self):
-        driver = holding(link_share=0.1)
-        driver.scheduler.calibrate(Prices(copy_out_block_ns=0.5 * MS, copy_in_block_ns=0.0), driver.now)
-        began = []
-        for _ in range(40):
+        driver = holding(output=16, link_share=0.25)
+        driver.scheduler.calibrate(Prices(copy_out_block_ns=1.0 * MS), driver.now)
+        driver.scheduler._planner._memory.preemptions.note_copy(CopyDirection.OUT, 2, driver.now)
+        for _ in range(8):
+            assert driver.chunks()[0][0] == "a"
+
+        assert driver.plan().copies[0].direction is CopyDirection.OUT
+
+    @pytest.mark.xfail(strict=True, reason="nothing else runs or is copied, and the policy is blamed for it")
+    def test_what_is_to_come_back_does_not_wait_for_a_link_that_nobody_uses(self):
+        driver = make_driver(Scripted(concedes={"a": Concession.SWAP}), link_share=0.01, partial_swap=False)
+        driver.add(*(make_request(name, tenant="a", prompt=8, max_output_tokens=8) for name in ("first", "second")))
+        driver.step()
+        driver.add(make_request("b", tenant="b", prompt=24, max_output_tokens=1))
+        while "b" in driver.scheduler.lifecycle.by_generation:
             driver.step()
-            if not driver.plans or not driver.scheduler.has_unfinished:
-                break
-            if driver.plans[-1].copies and driver.plans[-1].copies[0].direction is CopyDirection.OUT:
-                began.append(driver.now)
-                driver.abort("b") if "b" in driver.scheduler.lifecycle.by_generation else None
-                driver.add(make_request(f"b{len(began)}", tenant="b", prompt=17, max_output_tokens=1))
-        assert len(began) >= 2
-        assert all(later - earlier >= 10 * MS for earlier, later in zip(began, began[1:]))
+        driver.step()  # "first" is back
+        driver.abort("first")
+        driver.run()
+
+        assert driver.finished("second").reason is FinishReason.LENGTH
+        assert driver.scheduler.policy_fault is None

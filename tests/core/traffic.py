@@ -72,6 +72,9 @@ PRICES = st.builds(
 )
 
 
+LINK_SHARES = [1.0, 1.0, 0.5, 0.05]
+
+
 @st.composite
 def limits(draw: st.DrawFn) -> dict[str, object]:
     """A pool for a few requests at most, and steps of a few tokens."""
@@ -107,7 +110,7 @@ def swap_limits(draw: st.DrawFn) -> dict[str, object]:
         "partial_swap": draw(st.booleans()),
         "min_resident_steps": draw(st.sampled_from([0, 0, 1, 3, 8])),
         "max_preemptions": draw(st.sampled_from([0, 1, 4])),
-        "link_share": draw(st.sampled_from([1.0, 1.0, 0.5, 0.05])),
+        "link_share": draw(st.sampled_from(LINK_SHARES)),
     }
 
 

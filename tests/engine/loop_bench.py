@@ -5,7 +5,8 @@ from engine.core.events import Finished, TokensEmitted
 from engine.core.plan import StepPlan
 from engine.core.scheduler import Scheduler
 from engine.core.types import PathNode, Request
-from engine.loop import EngineLoop, Submit
+from engine.loop import EngineLoop
+from engine.loop_messages import Submit
 from engine.plugins import load_preemption_policy, load_scheduling_policy
 from tests.engine.fake_runner import FakeRunner
 

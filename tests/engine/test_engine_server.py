@@ -9,7 +9,7 @@ import pytest
 
 from engine.core.events import Finished
 from engine.errors import SettingsError
-from engine.loop import Submit
+from engine.loop_messages import Submit
 from engine.server.backend import Backend
 from engine.server.engine_server import EngineServer, Policies
 from engine.server.serve import load_policies

@@ -8,7 +8,7 @@ from engine.core.errors import DuplicateRequestError, RequestTooLargeError
 from engine.core.events import Admitted, Finished, Preempted, Resumed, TokensEmitted
 from engine.core.types import FinishReason, Nanos, PathNode, PauseReason, PriorityClass, Request
 from engine.errors import RunnerFailedError
-from engine.loop import (
+from engine.loop_messages import (
     Abort,
     Accepted,
     Grant,

@@ -8,7 +8,8 @@ from engine.core.costs import Prices
 from engine.core.events import Finished, Resumed
 from engine.core.plan import BlockCopy, CopyDirection, StepPlan
 from engine.core.types import FinishReason, SequenceKey
-from engine.loop import EngineLoop, Stop, TakeCopies
+from engine.loop import EngineLoop
+from engine.loop_messages import Stop, TakeCopies
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.loop_bench import Bench, Clock, ScriptedScheduler
 

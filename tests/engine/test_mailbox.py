@@ -6,7 +6,7 @@ from engine.core.errors import DuplicateRequestError
 from engine.core.events import Admitted, Finished, Preempted, Resumed, Timings, TokensEmitted, Usage
 from engine.core.plan import TokenLogprobs
 from engine.core.types import FinishReason, Nanos, PauseReason, PreemptionMode, SequenceKey
-from engine.loop import Accepted, Refused
+from engine.loop_messages import Accepted, Refused
 from engine.server.mailbox import Mailbox
 
 KEY = SequenceKey("g", 0)

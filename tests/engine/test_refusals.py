@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from engine.errors import InvalidFieldError, NotReadyError
-from engine.loop import Refused
+from engine.loop_messages import Refused
 from engine.server.convert import request_from_pb
 from evenflow.engine.v1 import engine_pb2 as pb
 from tests.engine.wire import Answer, cancel, expected_tokens, generate, refusal, start, until_blocks_are_free

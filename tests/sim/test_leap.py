@@ -3,30 +3,12 @@
 import pytest
 
 from engine.core.config import AdmissionReserve
+from policies.fair import Fair
 from policies.fcfs import Fcfs
 from policies.vtc import Vtc
-from tests.sim.leaping_fair import LeapingFair
 from tests.sim.simulations import Simulation, make_simulation, random_traffic
 
-
-class LeapingFcfs(Fcfs):
-    def leap(self, services, times):
-        return len(times)
-
-
-class LeapingVtc(Vtc):
-    """Nothing that waits can change its place while nobody is charged but by steps that are made."""
-
-    def leap(self, services, times):
-        if self.select(()) is not None:
-            return 0
-        for _ in times:
-            for service in services:
-                self.charge(service)
-        return len(times)
-
-
-POLICIES = {"fcfs": LeapingFcfs, "vtc": LeapingVtc, "fair": LeapingFair}
+POLICIES = {"fcfs": Fcfs, "vtc": Vtc, "fair": Fair}
 
 
 def run(policy: str, seed: int, *, leaps: bool, rate: float = 6.0, **fields: object) -> Simulation:
@@ -82,7 +64,7 @@ def test_decisions_are_the_same_when_all_rows_are_taken():
 
 
 def test_a_policy_that_cannot_tell_is_stepped():
-    simulation = make_simulation("fcfs" if not hasattr(Fcfs, "leap") else "srpt", leaps=True)
+    simulation = make_simulation("srpt", leaps=True)
 
     simulation.run(random_traffic(1))
 

@@ -1,0 +1,165 @@
+"""How much of a prompt a step computes beside others' decodes, once it is known what steps cost."""
+
+import pytest
+
+from engine.core.costs import Prices, StepCosts
+from engine.core.pacing import MIN_CHUNK, Pacing, tokens_within
+from engine.core.policy import Terms
+from engine.core.step import Step
+from engine.core.types import FinishReason, Nanos
+from tests.builders import Driver, make_config, make_request
+from tests.core.scripted import Scripted, make_driver, seq_of
+
+MS = 1_000_000
+BUDGET = 64
+COSTS = StepCosts(base_ns=0.0, prefill_token_ns=MS, decode_ns=MS)  # a decode takes as long as a prompt token
+
+
+def driver_with(*decoding: str, paces_prefill: bool = True, are_measured: bool = True, **fields: object) -> Driver:
+    """A request of each of these tenants decodes; a millisecond each, in each step."""
+    policy = Scripted(paces_prefill=paces_prefill)
+    driver = make_driver(policy, num_device_blocks=512, max_num_batched_tokens=BUDGET, **fields)
+    for tenant in decoding:
+        driver.add(make_request(tenant=tenant, prompt=1, max_output_tokens=500))
+        driver.step()
+    driver.scheduler.calibrate(Prices(COSTS, are_measured=are_measured), driver.now)
+    return driver
+
+
+def prompt_chunks(driver: Driver, num_steps: int, *, tenant: str = "p", weight: float = 1.0) -> list[int]:
+    """Tokens of a long prompt that each of the next steps computes."""
+    driver.add(make_request("prompt", tenant=tenant, prompt=900, max_output_tokens=1, weight=weight))
+    result = []
+    for _ in range(num_steps):
+        result.append(sum(num_tokens for name, _, num_tokens in driver.chunks() if name == "prompt"))
+    return result
+
+
+class TestPaced:
+    def test_beside_anothers_decodes_a_prompt_takes_its_share_of_the_time(self):
+        chunks = prompt_chunks(driver_with("d"), 100)
+
+        assert chunks[0] == BUDGET - 1  # an allowance of one whole step to begin with
+        assert sum(chunks) == pytest.approx(BUDGET + 100, abs=MIN_CHUNK)
+        assert {0, MIN_CHUNK} >= set(chunks[1:])
+
+    @pytest.mark.parametrize("weight", [0.5, 2.0, 4.0])
+    def test_its_weight_says_how_large_that_is(self, weight: float):
+        chunks = prompt_chunks(driver_with("d"), 100, weight=weight)
+
+        assert sum(chunks) == pytest.approx(BUDGET + 100 * weight, abs=MIN_CHUNK)
+
+    def test_the_share_is_one_against_all_that_decode(self):
+        chunks = prompt_chunks(driver_with("d", "e"), 100)
+
+        assert sum(chunks) == pytest.approx(BUDGET + 100, abs=MIN_CHUNK)  # two decodes a step, half of them
+
+    def test_what_is_not_used_adds_up_to_one_step(self):
+        driver = driver_with("d")
+        prompt_chunks(driver, 2)
+        driver.scheduler.set_reader_blocked("prompt", blocked=True, now=driver.now)
+        for _ in range(200):
+            driver.step()
+        driver.scheduler.set_reader_blocked("prompt", blocked=False, now=driver.now)
+        chunks = [num_tokens for _ in range(4) for name, _, num_tokens in driver.chunks() if name == "prompt"]
+
+        assert chunks == [BUDGET - 1]
+
+    def test_the_end_of_a_prompt_may_be_smaller_than_other_chunks(self):
+        driver = driver_with("d")
+        driver.add(make_request("prompt", tenant="p", prompt=BUDGET + 2, max_output_tokens=1))
+        for _ in range(4):
+            driver.step()
+
+        assert driver.finished("prompt").reason is FinishReason.LENGTH
+
+
+class TestFree:
+    def test_alone(self):
+        assert prompt_chunks(driver_with(), 5) == [BUDGET] * 5
+
+    def test_beside_its_own_tenants_decodes(self):
+        assert prompt_chunks(driver_with("p"), 5) == [BUDGET - 1] * 5
+
+    def test_once_the_others_have_ended(self):
+        driver = driver_with("d")
+        prompt_chunks(driver, 3)
+        for seq in list(driver.scheduler.lifecycle.running):
+            if seq.key.generation_id != "prompt":
+                driver.abort(seq.key.generation_id)
+
+        assert driver.chunks() == [("prompt", seq_of(driver, "prompt").num_computed_tokens - BUDGET, BUDGET)]
+
+    def test_where_the_policy_does_not_pace(self):
+        assert prompt_chunks(driver_with("d", paces_prefill=False), 5) == [BUDGET - 1] * 5
+
+    def test_until_prices_are_measured(self):
+        assert prompt_chunks(driver_with("d", are_measured=False), 5) == [BUDGET - 1] * 5
+
+    def test_beside_decodes_of_those_that_yield(self):
+        driver = driver_with("d")
+        driver.scheduler.lifecycle.policy.policy.yielding = "d"
+
+        assert prompt_chunks(driver, 5) == [BUDGET] * 5
+
+
+class TestTarget:
+    def test_no_step_is_longer_while_chunks_can_be_made_smaller(self):
+        driver = driver_with("d", paces_prefill=False, target_step_ms=30.0)
+
+        assert prompt_chunks(driver, 3) == [29] * 3
+
+    def test_a_small_chunk_is_always_computed(self):
+        driver = driver_with("d", paces_prefill=False, target_step_ms=2.0)
+
+        assert prompt_chunks(driver, 3) == [MIN_CHUNK] * 3
+
+    def test_the_second_prompt_of_a_step_gets_what_is_left(self):
+        pacing = Pacing(make_config(target_step_ms=20.0), Prices(COSTS))
+        driver = driver_with()
+        driver.add(make_request("a", prompt=15), make_request("b", prompt=15))
+        step = Step(Nanos(0), BUDGET, Terms())
+        pacing.begin(step)
+        first, second = seq_of(driver, "a"), seq_of(driver, "b")
+        assert pacing.limit(first, 15) == 15
+        pacing.spend(first, 0, 15)
+
+        assert pacing.limit(second, 15) == 5
+
+
+@pytest.mark.parametrize("key_ns", [0.0, 1_000.0, 100_000.0])
+@pytest.mark.parametrize("start", [0, 1, 1000])
+@pytest.mark.parametrize("limit_ms", [-1.0, 0.0, 0.5, 7.0, 300.0])
+def test_the_longest_chunk_within_a_limit_is_found(key_ns: float, start: int, limit_ms: float):
+    costs = StepCosts(prefill_token_ns=MS, prefill_key_ns=key_ns)
+    num_tokens = tokens_within(costs, start, 200, limit_ms * MS)
+
+    assert num_tokens == max(n for n in range(201) if n == 0 or costs.chunk_ns(start, n) <= limit_ms * MS)
+
+
+class TestDeadline:
+    """A prompt of ten tokens takes ten milliseconds."""
+
+    def finish(self, deadline_ms: float, *, are_measured: bool = True) -> FinishReason | None:
+        driver = driver_with(are_measured=are_measured)
+        driver.now = Nanos(5 * MS)
+        driver.add(make_request("g", prompt=10, deadline=Nanos(int(deadline_ms * MS))))
+        events = driver.abort("nobody")
+        return events[0].reason if events else None
+
+    def test_one_that_cannot_be_met_ends_the_request_at_once(self):
+        assert self.finish(14.9) is FinishReason.DEADLINE
+
+    def test_one_that_can_just_be_met_does_not(self):
+        assert self.finish(15.0) is None
+
+    def test_nothing_is_refused_until_prices_are_measured(self):
+        assert self.finish(14.9, are_measured=False) is None
+
+    def test_its_blocks_and_row_were_never_taken(self):
+        driver = driver_with()
+        driver.add(make_request("g", prompt=10, deadline=Nanos(9 * MS)))
+        driver.run()
+
+        assert driver.finished("g").usage.num_prompt_tokens == 0
+        assert driver.plans == []
