@@ -78,11 +78,13 @@ class Admission:
 
     def claim(self, step: Step, band: Band) -> None:
         """The first head that finds no room, and can get it from others, has a claim."""
+        if self._memory.claimant is None:
+            self._memory.claim(step, self._heads(step, band))
+
+    def _heads(self, step: Step, band: Band) -> abc.Iterator[Sequence]:
         passed: list[Sequence] = []
-        while self._memory.claimant is None and len(passed) < MAX_CLAIMANTS:
-            seq = self._select(step, band, passed)
-            if seq is None or self._memory.has_free(seq) or self._memory.try_claim(step, seq):
-                return
+        while len(passed) < MAX_CLAIMANTS and (seq := self._select(step, band, passed)) is not None:
+            yield seq
             passed.append(seq)
 
     def serve(self, step: Step, band: Band) -> None:
@@ -154,7 +156,7 @@ class Admission:
         is_waiting = seq.status is SequenceStatus.WAITING
         if is_waiting and not self._rows.can_take(step, seq):
             return False
-        if not (self._memory.can_admit(step, seq) or self._memory.enter(step, seq)):
+        if not self._memory.can_admit(step, seq):
             return False
         if not is_waiting:
             return self._swap_in(step, seq)

@@ -34,9 +34,10 @@ class BlockPool(Generic[Block]):
 
     def allocate(self, num_blocks: int) -> list[Block]:
         """Take `num_blocks` free blocks, each with one reference. The caller has checked `num_free`."""
-        block_ids = [self._free.popleft() for _ in range(num_blocks)]
+        take, counts = self._free.popleft, self._reference_counts
+        block_ids = [take() for _ in range(num_blocks)]
         for block_id in block_ids:
-            self._reference_counts[block_id] = 1
+            counts[block_id] = 1
         return block_ids
 
     def share(self, block_ids: abc.Iterable[Block]) -> None:
@@ -47,8 +48,11 @@ class BlockPool(Generic[Block]):
 
     def release(self, block_ids: abc.Iterable[Block]) -> None:
         """Each of these blocks has one reference less, and is free if that was the last."""
+        counts, freed = self._reference_counts, []
         for block_id in block_ids:
-            assert self._reference_counts[block_id] > 0, f"block {block_id} was released twice"
-            self._reference_counts[block_id] -= 1
-            if self._reference_counts[block_id] == 0:
-                self._free.append(block_id)
+            count = counts[block_id] - 1
+            assert count >= 0, f"block {block_id} was released twice"
+            counts[block_id] = count
+            if not count:
+                freed.append(block_id)
+        self._free.extend(freed)

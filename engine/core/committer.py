@@ -35,10 +35,14 @@ class End:
 
 
 class Committer:
-    """Applies one output after the other. Changes states only through `lifecycle`."""
+    """Applies one output after the other. Changes states only through `lifecycle`.
+
+    tells_tokens  False: only the first TokensEmitted since a sequence came to run is told, for who reads no tokens
+    """
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
+        self.tells_tokens = True
 
     def commit(self, step: Step, samples: abc.Iterable[bool], output: StepOutput, now: Nanos) -> None:
         """The sequences that were granted tokens, each with whether it samples, have got on by `output`."""
@@ -82,8 +86,10 @@ class Committer:
         tally.num_output_tokens += len(token_ids)
         if seq.timeline.first_token_at is None:
             seq.timeline.first_token_at = now
-        logprobs = output.logprobs.get(row, ())[: len(token_ids)]
-        self._lifecycle.events.append(TokensEmitted(seq.key, token_ids, logprobs))
+        if self.tells_tokens or not seq.has_spoken:
+            seq.has_spoken = True
+            logprobs = output.logprobs.get(row, ())[: len(token_ids)]
+            self._lifecycle.events.append(TokensEmitted(seq.key, token_ids, logprobs))
         return None if reason is None else End(seq, reason)
 
     def _charge(self, tallies: abc.Mapping[Flow, Tally], step: Step) -> None:

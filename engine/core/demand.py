@@ -12,15 +12,19 @@ from engine.core.policy import Demand
 
 
 class Demands:
-    """The flows whose demand may have changed since the last plan began. `num_wanting` sequences want service."""
+    """The flows whose demand may have changed since the last plan began. `num_wanting` sequences of
+    `num_flows` flows want service."""
 
     def __init__(self) -> None:
         self._touched: dict[Flow, None] = {}  # a dict, as the order of a set of objects is that of their addresses
         self._satisfied: dict[Flow, None] = {}
+        self._gone: dict[Flow, None] = {}  # flagged after the last plan, and want nothing now
         self.num_wanting = 0
+        self.num_flows = 0
 
     def change(self, flow: Flow, num_sequences: int) -> None:
         """So many more sequences of `flow` want service."""
+        self.num_flows += (flow.num_wanting + num_sequences > 0) - (flow.num_wanting > 0)
         flow.num_wanting += num_sequences
         self.num_wanting += num_sequences
         self._touched[flow] = None
@@ -35,9 +39,14 @@ class Demands:
     def begin(self, reweighted: abc.Iterable[Flow] = ()) -> tuple[list[Flow], list[Flow]]:
         """Every demand is that of this moment. Returns the flows whose demand or weight has changed, and those
         satisfied."""
-        changed = list(reweighted)
+        changed = [*reweighted, *self._gone]
+        for flow in self._gone:
+            flow.is_flagged = False  # nobody was denied anything in the plan that followed
+        self._gone.clear()
         for flow in self._touched:
             demand = _demand(flow)
+            if demand is Demand.NONE and flow.is_flagged:
+                self._gone[flow] = None
             if demand is not flow.demand:
                 flow.demand = demand
                 changed.append(flow)
@@ -63,6 +72,5 @@ class Demands:
 
 def _demand(flow: Flow) -> Demand:
     if not flow.num_wanting:
-        flow.is_flagged = False  # nobody is denied anything in the plan that begins
         return Demand.NONE
     return Demand.BACKLOGGED if flow.is_flagged else Demand.SATISFIED

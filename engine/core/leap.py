@@ -10,6 +10,7 @@ is empty, and where the policy says that its terms, or its next head, would be o
 from collections import abc
 from typing import Protocol, runtime_checkable
 
+from engine.core.admission import MAX_CLAIMANTS
 from engine.core.config import AdmissionReserve
 from engine.core.demand import Demands
 from engine.core.plan import StepPlan
@@ -17,7 +18,7 @@ from engine.core.policy import Demand, SchedulingPolicy, Service
 from engine.core.scheduler import Scheduler
 from engine.core.sequence import Sequence
 from engine.core.step import Step
-from engine.core.types import Nanos
+from engine.core.types import Nanos, Request
 
 MIN_STEPS = 2  # a shorter leap saves nothing
 TOKEN = 0  # what every sequence samples
@@ -30,8 +31,7 @@ class LeapingPolicy(Protocol):
     def leap(self, services: abc.Sequence[Service], times: abc.Sequence[Nanos]) -> int:
         """Be charged with `services` once for each of `times`, and a plan begins at that moment, with no demand
         changed; or less often, where after one time more `begin` would give other terms than last, or, if anybody
-        waits, `select` or `concede` other answers. Where `concede` is not always NOTHING and somebody waits, that is
-        not at all.
+        waits, `concede` any other answer than NOTHING, or `select` another one, which matters while a row is free.
 
         Returns how often. Counters are then exactly what single steps would have made them. O(services · times).
         """
@@ -46,6 +46,12 @@ class Leap:
         self._lifecycle = scheduler.lifecycle
         self._policy: SchedulingPolicy | None = None
         self._leaping: LeapingPolicy | None = None
+        self._max_num_tokens = 0
+
+    def expect(self, request: Request) -> None:
+        """`request` is about to be added: told of each one."""
+        num_tokens = len(request.prompt_token_ids) + request.max_output_tokens
+        self._max_num_tokens = max(self._max_num_tokens, num_tokens)
 
     def max_steps(self) -> int:
         """How often the open plan may be repeated, as far as the core can tell; 0 if the next plan may be another."""
@@ -119,17 +125,37 @@ class Leap:
         """True if each token is new output, and those that wait are out for as long as the policy names the same heads.
 
         Who found neither row nor blocks finds none later: rows stay taken, nobody concedes one, and free blocks less
-        the growth that is reserved only fall while sequences decode. That is not so with a reserved peak, which falls,
-        nor for prompts that are paced or wait for their plan.
+        the growth that is reserved only fall while sequences decode. While a row is free that is not so with a reserved
+        peak, which falls, nor for prompts that are paced or wait for their plan.
         """
         for seq in step.granted:
             if seq.num_computed_tokens < seq.num_prompt_tokens or seq.num_computed_tokens < seq.num_regained_tokens:
                 return False
         if not self._lifecycle.policy.waiting:
             return True
+        if not self._lifecycle.rows.num_free:
+            return self._scheduler._planner._rows.are_exhausted and self._is_ample(step)
         config = self._config
         can_change = config.admission_interval > 1 or step.terms.paces_prefill or config.target_step_ms > 0
-        return bool(step.passed) and not can_change and config.admission_reserve is not AdmissionReserve.PEAK
+        if can_change or not step.passed or config.admission_reserve is AdmissionReserve.PEAK:
+            return False
+        return self._is_ample(step) or self._is_short()
+
+    def _is_ample(self, step: Step) -> bool:
+        """True if any request would find blocks beside all that those in the plan can ever need: none has a claim."""
+        num_blocks = self._lifecycle.blocks.num_blocks
+        num_growth = sum([num_blocks(seq.max_num_tokens) - len(seq.block_table.device) for seq in step.granted])
+        return num_blocks(self._max_num_tokens) + num_growth <= self._lifecycle.blocks.num_free
+
+    def _is_short(self) -> bool:
+        """True if no head that may have a claim would find blocks even if nothing was kept for the growth of others."""
+        lifecycle, passed = self._lifecycle, list[Sequence]()
+        while len(passed) < MAX_CLAIMANTS and (view := lifecycle.policy.select(passed)) is not None:
+            seq = lifecycle.by_generation[view.key.generation_id]
+            if lifecycle.blocks.num_blocks(seq.num_tokens) <= lifecycle.blocks.num_free:
+                return False
+            passed.append(seq)
+        return True
 
     def _fits(self, step: Step, num_steps: int) -> bool:
         """True if the free blocks are enough for so many steps."""

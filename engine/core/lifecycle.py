@@ -111,6 +111,7 @@ class Lifecycle:
             seq.row = self.rows.take()
         by_arrival.insert(self.running, seq)
         self.set_status(seq, SequenceStatus.RUNNING)
+        seq.has_spoken = False
         seq.flow.num_rows += 1
         if seq.timeline.started_at is None:
             seq.timeline.started_at = now

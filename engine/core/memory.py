@@ -15,6 +15,7 @@ from collections import abc
 from dataclasses import dataclass
 
 from engine.core.config import AdmissionReserve, SchedulerConfig
+from engine.core.flow import Flow
 from engine.core.guard import GuardedPreemption
 from engine.core.lifecycle import Lifecycle
 from engine.core.plan import CopyDirection
@@ -24,6 +25,8 @@ from engine.core.reserve import peak_num_blocks
 from engine.core.sequence import Sequence
 from engine.core.step import Step
 from engine.core.types import PauseReason, SequenceStatus
+
+SMALL_PART = 0.5  # of its share of the pool, up to which a flow counts as one that has hardly anything
 
 
 @dataclass(slots=True)
@@ -56,6 +59,7 @@ class Memory:
         self._policy = preemption
         self._claim: Claim | None = None
         self._num_reserved = 0
+        self._num_lacking_by_others: int | None = None  # of residents, known from the first question in a plan on
         self._has_grown = False
 
     @property
@@ -76,6 +80,7 @@ class Memory:
     def begin(self, step: Step) -> None:
         """A plan begins. A claim ends whose owner is gone, is held, or yields."""
         self._num_reserved = 0
+        self._num_lacking_by_others = None
         self._has_grown = False
         claim = self._claim
         if claim is None:
@@ -102,46 +107,60 @@ class Memory:
         num_needed = self.num_needed(seq)
         if self._claim is not None and self._claim.seq is seq:
             return self._blocks.num_free >= num_needed
-        if step.has_preempted or num_needed > self.num_spare:
-            return False
-        return num_needed + self._num_growth(seq) <= self.num_spare or not self._can_anyone_grow()
+        return not step.has_preempted and self._has_room(step, seq, self.num_spare)
 
     def use(self, seq: Sequence) -> None:
-        """`seq` has come in; a claim of its own is used."""
+        """`seq` comes in; a claim of its own is used."""
         if self._claim is not None and self._claim.seq is seq:
             self._claim = None
+        if self._num_lacking_by_others is not None:
+            self._num_lacking_by_others += self._num_lacking(seq) - self.num_needed(seq)
 
     def reserve(self, seq: Sequence) -> None:
         """A head that found no room keeps its need from those behind it, if it could ever come in beside its own."""
         if not self._is_hopeless(seq) and not (self._claim is not None and self._claim.seq is seq):
             self._num_reserved += self.num_needed(seq)
 
-    def has_free(self, seq: Sequence) -> bool:
-        """True if a head would find enough free blocks that nobody claims, whatever was promised to others."""
-        return self.num_needed(seq) <= self.num_unclaimed
+    def claim(self, step: Step, heads: abc.Iterable[Sequence]) -> None:
+        """The first of `heads`, in the order of the pass, that finds no room behind the others and can get it has a
+        claim. Heads behind one that comes in are not looked at."""
+        num_reserved = 0
+        for seq in heads:
+            if self._claim is not None or self._has_room(step, seq, self.num_unclaimed - num_reserved):
+                return
+            if self._try_claim(step, seq):
+                return
+            num_reserved += 0 if self._is_hopeless(seq) else self.num_needed(seq)
 
-    def enter(self, step: Step, seq: Sequence) -> bool:
-        """True if a head whose flow has no blocks may use what is kept for the growth of others."""
-        return (
-            self._config.admission_reserve is AdmissionReserve.GROWTH
-            and not step.has_preempted
-            and not seq.flow.num_device_blocks
-            and self.num_needed(seq) + self._num_promised(step) <= self.num_spare
-        )
+    def _has_room(self, step: Step, seq: Sequence, num_spare: int) -> bool:
+        """True if `num_spare` blocks hold the known tokens of `seq` and what is kept for the growth of others.
 
-    def try_claim(self, step: Step, seq: Sequence) -> bool:
+        A flow that has hardly anything of its share of the pool need not leave them more than their known tokens.
+        """
+        num_needed = self.num_needed(seq)
+        if num_needed > num_spare:
+            return False
+        if num_needed + self._num_growth(step, seq) <= num_spare or not self._can_anyone_grow(step):
+            return True
+        is_reserved = self._config.admission_reserve is not AdmissionReserve.GROWTH
+        if is_reserved or not self._is_light(seq):
+            return False
+        return num_needed + self._num_promised(step) <= num_spare
+
+    def _try_claim(self, step: Step, seq: Sequence) -> bool:
         """True if `seq` has opened a claim: free blocks, those on their way, and victims' together are enough.
 
-        The growth that others were promised does not stand in the way of a claim, but their known tokens do.
+        The growth that others were promised and what heads before it reserved do not stand in the way of a claim, but
+        the known tokens of others do.
         """
         is_link_free = self.preemptions.is_link_free(CopyDirection.OUT, step.now)
-        if self._claim is not None or not is_link_free or self._is_hopeless(seq):
+        if not is_link_free or self._is_hopeless(seq):
             return False
         num_needed = self.num_needed(seq)
         num_missing = num_needed - self._blocks.num_free - self._blocks.num_fenced + self._num_promised(step)
-        if num_missing <= 0:
+        if num_missing <= 0 and not self._is_light(seq):
             return False  # only the growth of others is in its way
-        seizures = self._choose(step, seq, num_missing)
+        seizures = self._choose(step, seq, num_missing) if num_missing > 0 else []
         if seizures is None:
             return False
         self._claim = Claim(seq, num_needed)
@@ -168,24 +187,45 @@ class Memory:
 
     def _make_room(self, step: Step, claimant: Sequence) -> None:
         """One resident gives way for running work, whatever its residency; it may be the claimant itself."""
-        offered = [*self._lifecycle.held[::-1][:1]] or list(
-            self._policy.victims(self._residents(), claimant, self._lifecycle.policy.standing, step.now)
-        )[:1]
-        for victim in offered:
-            num_moved = self.preemptions.num_moved(victim, self._blocks.num_blocks(self._config.growth_reserve_tokens))
-            swaps = self.preemptions.can_swap(victim, num_moved) and self.preemptions.prefers_swap(victim, num_moved)
-            victim.num_seizures += victim.hold_reason is None
-            self._seize(step, Seizure(victim, num_moved, swaps, is_capped=False))
+        victim = self._victim_of_growth(step, claimant)
+        if victim is None:
+            return
+        num_moved = self.preemptions.num_moved(victim, self._blocks.num_blocks(self._config.growth_reserve_tokens))
+        swaps = self.preemptions.can_swap(victim, num_moved) and self.preemptions.prefers_swap(victim, num_moved)
+        self._seize(step, Seizure(victim, num_moved, swaps, is_capped=victim.hold_reason is None))
+
+    def _victim_of_growth(self, step: Step, claimant: Sequence) -> Sequence | None:
+        """A held sequence, else one of a flow above its share of the pool, not preempted too often, else any."""
+        if self._lifecycle.held:
+            return self._lifecycle.held[-1]
+        residents = self._residents()
+        heavy = [
+            seq
+            for seq in residents
+            if seq.flow is claimant.flow or seq.flow.num_device_blocks > self._share(seq.flow, claimant.flow)
+        ]
+        fresh = [seq for seq in heavy if seq.num_seizures < self._config.max_preemptions]
+        standing = self._lifecycle.policy.standing
+        for offered in (fresh, heavy, residents):
+            victim = next(self._policy.victims(offered, claimant, standing, step.now), None) if offered else None
+            if victim is not None:
+                return victim
+        return None
 
     def _choose(self, step: Step, claimant: Sequence, num_missing: int) -> list[Seizure] | None:
         """Victims whose blocks are enough, or None. The last one may keep what is not needed."""
         chosen: list[Seizure] = []
         num_host_free = self._blocks.host_pool.num_free
+        num_left: dict[Flow, int] = {}  # blocks of flows that gave some already
         for victim, concession in self._candidates(step, claimant):
+            num_held = num_left.get(victim.flow, victim.flow.num_device_blocks)
+            if concession is Concession.SWAP and chosen and num_held <= self._share(victim.flow, claimant.flow):
+                continue
             seizure = self._seizure(victim, concession, num_missing, num_host_free)
             if seizure is None:
                 continue
             chosen.append(seizure)
+            num_left[victim.flow] = num_held - seizure.num_blocks
             num_missing -= seizure.num_blocks
             num_host_free -= seizure.num_blocks if seizure.swaps else 0
             if num_missing <= 0:
@@ -209,7 +249,8 @@ class Memory:
         """Those that are not getting any further, whom nobody needs to ask, then those that concede, as the preemption
         policy ranks them."""
         for victim in self._idle():
-            if victim is not claimant:
+            is_above = victim.priority_class.rank < claimant.priority_class.rank and victim.hold_reason is None
+            if victim is not claimant and not is_above:
                 yield victim, Concession.ANYTHING
         if self._config.admission_reserve is not AdmissionReserve.GROWTH:
             return  # those that came in were promised all that they may need
@@ -268,9 +309,25 @@ class Memory:
         """Held sequences, then swapped ones with what they have left, the latest arrivals first."""
         return [*reversed(self._lifecycle.held), *reversed(self._kept_by_swapped())]
 
-    def _can_anyone_grow(self) -> bool:
-        lifecycle = self._lifecycle
-        return bool(lifecycle.running or lifecycle.paused or self._blocks.in_flight)
+    def _can_anyone_grow(self, step: Step) -> bool:
+        return bool(self._growing(step) or self._blocks.in_flight)
+
+    def _growing(self, step: Step) -> list[Sequence]:
+        """Residents that go on in this plan whoever comes in: those that do not yield."""
+        yielding = step.terms.yielding
+        return [seq for seq in (*self._lifecycle.running, *self._lifecycle.paused) if seq.flow not in yielding]
+
+    def _is_light(self, seq: Sequence) -> bool:
+        """True if the flow of a head stays within its share of the pool with it; within half, if it has some blocks."""
+        num_held = seq.flow.num_device_blocks
+        part = SMALL_PART if num_held else 1.0
+        return num_held + self.num_needed(seq) <= part * self._share(seq.flow, seq.flow)
+
+    def _share(self, flow: Flow, claimant: Flow) -> float:
+        """Blocks that are the flow's by weight, among the flows that have some and the one that asks for more."""
+        residents = (*self._lifecycle.running, *self._lifecycle.paused)
+        flows = dict.fromkeys((claimant, *(seq.flow for seq in residents)))
+        return self._config.num_device_blocks * flow.weight / sum([each.weight for each in flows])
 
     def _is_hopeless(self, seq: Sequence) -> bool:
         """True if `seq` would not fit beside the blocks of its own flow even if all others were gone."""
@@ -280,19 +337,19 @@ class Memory:
 
     def _num_promised(self, step: Step) -> int:
         """Blocks that residents still need for their known tokens, but for those that yield."""
-        yielding, num_blocks = step.terms.yielding, self._blocks.num_blocks
-        residents = (*self._lifecycle.running, *self._lifecycle.paused)
-        return sum(
-            num_blocks(seq.num_tokens) - len(seq.block_table.device) for seq in residents if seq.flow not in yielding
-        )
+        num_blocks = self._blocks.num_blocks
+        return sum([num_blocks(seq.num_tokens) - len(seq.block_table.device) for seq in self._growing(step)])
 
-    def _num_growth(self, head: Sequence) -> int:
+    def _num_growth(self, step: Step, head: Sequence) -> int:
         """Blocks that must stay free beside the known tokens of `head`."""
-        lifecycle = self._lifecycle
-        residents = [*lifecycle.running, *lifecycle.paused]
         if self._config.admission_reserve is AdmissionReserve.PEAK:
-            return peak_num_blocks([*residents, head], self._blocks) - self.num_needed(head)
-        return sum(map(self._num_lacking, residents)) + self._num_lacking(head) - self.num_needed(head)
+            residents = [*self._lifecycle.running, *self._lifecycle.paused, head]
+            return peak_num_blocks(residents, self._blocks) - self.num_needed(head)
+        if self._num_lacking_by_others is None:
+            is_promised = self._config.admission_reserve is AdmissionReserve.WHOLE
+            residents = [*self._lifecycle.running, *self._lifecycle.paused] if is_promised else self._growing(step)
+            self._num_lacking_by_others = sum(map(self._num_lacking, residents))
+        return self._num_lacking_by_others + self._num_lacking(head) - self.num_needed(head)
 
     def _num_lacking(self, seq: Sequence) -> int:
         """Blocks that `seq` still needs for its known tokens and the growth that is reserved for it."""

@@ -2,9 +2,9 @@
 
 Pacing: while other flows decode, the prompts of a flow take at most its weighted share of the engine's time. Each flow
 has an allowance in nanoseconds that grows with the time that others' decodes take and is spent by its chunks, each
-counted at the time that it adds to its step. So a long prompt halves the pace of a decoder of equal weight at most, a
-chunk that adds next to nothing costs next to nothing, and a prompt that is alone is not paced at all. Nor is anybody
-while the prices were not measured.
+counted at the time that it adds to its step; it begins with the time of one step. So a long prompt halves the pace of a
+decoder of equal weight at most, a chunk that adds next to nothing costs next to nothing, and a prompt that is alone is
+not paced at all. Nor is anybody while the prices were not measured.
 """
 
 import math
@@ -16,6 +16,7 @@ from engine.core.flow import Flow
 from engine.core.sequence import Sequence
 from engine.core.step import Step
 
+SHARED_STEP = 0.75  # of the longest first chunk, for all chunks of a step: deep in a prompt each token takes longer
 MIN_CHUNK = 16  # tokens; smaller chunks pay more for their call than for their tokens
 
 
@@ -41,28 +42,31 @@ class Pacing:
     _weight_total: float = 0.0
     _is_paced: bool = False
     _has_looked: bool = False
-    _has_chunk: bool = False
-    _step_left_ns: float = math.inf
+    _step_limit_ns: float = math.inf
+    _step_chunks_ns: float = 0.0
 
     def begin(self, step: Step) -> None:
         """The decodes of a pass are granted; what else the step holds is up to the chunks."""
         costs, terms = self.prices.step, step.terms
         if step is not self._step:
-            self._step, self._step_decodes_ns, self._has_chunk = step, 0.0, False
+            self._step, self._step_decodes_ns, self._step_chunks_ns = step, 0.0, 0.0
         self._is_paced = terms.paces_prefill and self.prices.are_measured and step.num_decodes > 0
         self._has_looked = False
         decodes_ns = costs.base_ns + costs.decodes_ns(step.num_decodes, step.num_context) if step.num_decodes else 0.0
         self._decode_clock_ns += decodes_ns - self._step_decodes_ns
         self._step_decodes_ns = decodes_ns
         target_ns = self.config.target_step_ms * 1e6
-        self._step_left_ns = target_ns - decodes_ns if target_ns else math.inf
+        self._step_limit_ns = target_ns - decodes_ns if target_ns else math.inf
+        if step.num_flows > 1 and terms.paces_prefill and self.prices.are_measured:
+            most_ns = SHARED_STEP * costs.chunk_ns(0, self.config.max_num_batched_tokens)
+            self._step_limit_ns = min(self._step_limit_ns, most_ns)
 
     def limit(self, seq: Sequence, num_tokens: int) -> int:
         """Of the next `num_tokens` of `seq`, how many may be computed in this step; 0 is none."""
         start = seq.num_computed_tokens + seq.num_scheduled_tokens
         costs = self.prices.step
-        least_ns = 0.0 if self._has_chunk else costs.chunk_ns(start, MIN_CHUNK)
-        fitting = tokens_within(costs, start, num_tokens, max(self._step_left_ns, least_ns))
+        least_ns = 0.0 if self._step_chunks_ns else costs.chunk_ns(start, MIN_CHUNK)
+        fitting = tokens_within(costs, start, num_tokens, max(self._step_limit_ns - self._step_chunks_ns, least_ns))
         left_ns = self._left_ns(seq.flow)
         if left_ns is None:
             return fitting
@@ -72,8 +76,7 @@ class Pacing:
     def spend(self, seq: Sequence, start: int, num_tokens: int) -> None:
         """A chunk was granted."""
         chunk_ns = self.prices.step.chunk_ns(start, num_tokens)
-        self._step_left_ns -= chunk_ns
-        self._has_chunk = True
+        self._step_chunks_ns += chunk_ns
         allowance = self._allowances.get(seq.flow)
         if allowance is not None:
             allowance.left_ns -= chunk_ns
@@ -99,7 +102,7 @@ class Pacing:
         most_ns = self.prices.step.chunk_ns(0, self.config.max_num_batched_tokens)
         allowance = self._allowances.pop(flow, None)
         if allowance is None:
-            allowance = Allowance(most_ns, self._decode_clock_ns)
+            allowance = Allowance(0.0, self._decode_clock_ns - self._step_decodes_ns)
             if len(self._allowances) >= 2 * self.config.max_num_seqs:
                 del self._allowances[next(iter(self._allowances))]
         self._allowances[flow] = allowance

@@ -87,6 +87,7 @@ class Planner:
         changed, satisfied = lifecycle.demands.begin(lifecycle.flows.take_reweighted())
         terms = lifecycle.policy.begin(PlanStart(now, self._config, lifecycle.prices, changed, satisfied))
         step = self._last = Step(now, self._config.max_num_batched_tokens, terms)
+        step.num_flows = lifecycle.demands.num_flows
         self._memory.begin(step)
         self._rows.begin()
         return step

@@ -71,6 +71,10 @@ class FlowView(Protocol):
     @property
     def demand(self) -> Demand: ...
     @property
+    def is_flagged(self) -> bool:
+        """True if one of its sequences was denied something in the last plan, even if all of them left meanwhile."""
+
+    @property
     def num_device_blocks(self) -> int:
         """Blocks of its sequences in the device pool; those on their way out are not counted."""
 

@@ -98,10 +98,11 @@ class Preemptions:
         lifecycle = self._lifecycle
         if victim.status is SequenceStatus.SWAPPED and victim.hold_reason is None:
             lifecycle.policy.on_leave(victim, LeaveReason.HELD, now)
+        if victim.status is not SequenceStatus.SWAPPED:  # what gives up the rest was preempted already
+            victim.num_preemptions += 1
+            victim.flow.account.num_preemptions += 1
+            lifecycle.num_preemptions += 1
         lifecycle.leave_list(victim)
         lifecycle.leave_row(victim)
-        victim.num_preemptions += 1
-        victim.flow.account.num_preemptions += 1
-        lifecycle.num_preemptions += 1
         victim.timeline.suspend(now)
         lifecycle.events.append(Preempted(victim.key, mode, reason))

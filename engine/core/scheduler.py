@@ -97,6 +97,10 @@ class Scheduler:
         seq = self.lifecycle.expiring.first()
         return None if seq is None else seq.expires_at
 
+    def tell_first_tokens_only(self) -> None:
+        """From now on events tell only of the first token since a sequence came to run, for who reads no tokens."""
+        self._committer.tells_tokens = False
+
     def plan(self, now: Nanos) -> StepPlan | None:
         """The next step, which is open until `commit`; None if there is nothing to compute and no copy to begin.
 

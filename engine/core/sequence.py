@@ -81,6 +81,7 @@ class Sequence:
     num_scheduled_tokens  tokens of the plan being made or open
     num_regained_tokens   tokens below this mark were computed before a preemption: computing them again is lost work
     wants                 it is unfinished and not held
+    has_spoken            a token was told of since it last came to run
     num_seizures          preemptions of the kind that `max_preemptions` limits
     resident_since        number of the plan in which it last came in
     row                   the row of the runner's batch; RUNNING sequences have one, PAUSED ones may
@@ -106,6 +107,7 @@ class Sequence:
     row: int | None = None
     reader_blocked: bool = False
     wants: bool = False
+    has_spoken: bool = False
     block_table: BlockTable = field(default_factory=BlockTable)
 
     @classmethod

@@ -25,6 +25,7 @@ class Step:
     passed         heads that found no room
     served_classes classes whose turn is over
     has_preempted  blocks were taken from a sequence that was not held
+    num_flows      flows that want service
     num_context    keys that the decodes of this step read
     """
 
@@ -39,6 +40,7 @@ class Step:
     has_preempted: bool = False
     num_decodes: int = 0
     num_context: int = 0
+    num_flows: int = 0
 
     def grant_decodes(self, seqs: abc.Sequence[Sequence]) -> None:
         """Each of `seqs` computes its one uncomputed token; its blocks hold it."""

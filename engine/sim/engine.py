@@ -120,6 +120,8 @@ class SimulatedEngine:
         if isinstance(command, str):
             self._listener.on_events(self.scheduler.abort(command, FinishReason.CANCELLED, now), now)
             return
+        if self._leap is not None:
+            self._leap.expect(command)
         try:
             self.scheduler.add(command, now)
         except (DuplicateRequestError, RequestTooLargeError) as error:

@@ -84,6 +84,7 @@ def make_replica(setup: Setup, log_file: TextIO | None = None) -> Replica:
     metered = meter(load_scheduling_policy(setup.scheduling.name, setup.scheduling.options))
     preemption = load_preemption_policy(setup.preemption.name, setup.preemption.options)
     scheduler = Scheduler(setup.config, metered, preemption)
+    scheduler.tell_first_tokens_only()
     if log_file is None:
         return Replica(scheduler, metered, Leap(scheduler) if setup.leaps else None)
     log = DecisionLog(log_file, LogHeader(setup.config, setup.scheduling, setup.preemption))

@@ -21,10 +21,13 @@ class Node:
     serial       how many nodes were made before it, for the ties that are left
     demand       as a flow's: a parent wants, and is backlogged, if a child is
     backlogged   children that are, by counter (Q of rule R1)
+    num_gone     children that were denied something in the last plan and want nothing now: they flag their parent
     queued       children with a sequence that waits, by what `Tree.rank` said when they were put there
     weights      how many wanting children have each weight
     theta        threshold Θ of the children, as of their weights and the last plan's prices
     num_queued   sequences that wait below the node
+    is_gone      it is one of these of its parent
+    is_owed      a snapshot says that it was backlogged, and it has wanted nothing since
     flow, queue  of a team only
     chain        of a team only: each node of its path, from the team up, with its parent and view
     """
@@ -47,6 +50,9 @@ class Node:
     theta: float = 0.0
     chain: "tuple[tuple[Node, Node, NodeView], ...]" = ()
     num_queued: int = 0
+    num_gone: int = 0
+    is_gone: bool = False
+    is_owed: bool = False
     flow: FlowView | None = None
     queue: Queue = field(default_factory=Queue)
 
@@ -116,3 +122,10 @@ def share_of(leaf: Node) -> float:
         if wanting_weight:
             share *= node.weight / wanting_weight
     return share
+
+
+def may_take_row(giver: Node, taker: Node, num_rows: int) -> bool:
+    """Rule R4 for rows, which cost nothing to take: below its share of them, and from those above theirs."""
+    assert giver.flow is not None
+    assert taker.flow is not None
+    return taker.flow.num_rows + 1 <= share_of(taker) * num_rows and giver.flow.num_rows > share_of(giver) * num_rows

@@ -23,13 +23,14 @@ from policies import snapshots
 from policies.costs import OUTPUT_COST, PREFILL_COST
 from policies.fair import state
 from policies.fair.classes import ClassOrder
-from policies.fair.leaps import raise_floors
-from policies.fair.node import Node, downwards, is_as_far_ahead, is_least_ahead, share_of
+from policies.fair.leaps import is_closed, num_steps_to_yield, raise_floors
+from policies.fair.node import Node, downwards, is_as_far_ahead, is_least_ahead, may_take_row, share_of
 from policies.fair.quantities import Quantities
 from policies.fair.tree import Tree
 from policies.options import at_least
 
 MODES = ("work_conserving", "strict")
+SMALL_PART = 0.5  # of its share of the pool, up to which a flow counts as one that has hardly anything
 MAX_LOCAL = 8  # flows within the slack that are compared by their cached prefixes
 
 
@@ -138,9 +139,11 @@ class Fair:
         taker, giver = tree.leaf(claimant.flow), tree.leaf(victim.flow)
         if not is_as_far_ahead(giver, taker):
             return Concession.NOTHING
-        if not claimant.flow.num_device_blocks and self._may_enter(victim, claimant, giver, taker):
+        if self._may_enter(victim, claimant, giver, taker):
             return Concession.SWAP
-        return Concession.ROW if self._may_take_row(giver, taker) else Concession.NOTHING
+        assert self._start is not None
+        takes_row = may_take_row(giver, taker, self._start.config.max_num_seqs)
+        return Concession.ROW if takes_row else Concession.NOTHING
 
     def charge(self, service: Service) -> None:
         flow, num_prefill_tokens, num_output_tokens, _, is_borrowed = service
@@ -153,21 +156,19 @@ class Fair:
             self._classes.charge(flow, cost, self._start.now)
 
     def leap(self, services: abc.Sequence[Service], times: abc.Sequence[Nanos]) -> int:
-        """Optional, for the simulator: see LeapingPolicy. None while somebody waits or was denied anything."""
-        if self._start is None or len(self._trees) != 1:
+        """Optional, for the simulator: see LeapingPolicy, and `leaps`."""
+        start = self._start
+        if start is None or len(self._trees) != 1:
             return 0
         (tree,) = self._trees.values()
-        if tree.root.queued or tree.root.demand is not Demand.SATISFIED:
+        if not tree.root.queued:
+            return self._leap_alone(tree, services, times) if tree.root.demand is Demand.SATISFIED else 0
+        if tree.yielding or not is_closed(tree, start.config.max_num_seqs):
             return 0
-        begin = replace(self._start, changed=())
-        # After the first step each served child is at its floor, and the last one leaves everything as a step does.
-        self._step(services, replace(begin, now=times[0]))
-        if len(times) > 2:
-            raise_floors(tree, services, len(times) - 2)
-            self._num_plans += len(times) - 2
-        if len(times) > 1:
-            self._step(services, replace(begin, now=times[-1]))
-        return len(times)
+        num_steps = int(max(0.0, min(len(times), num_steps_to_yield(tree, services))))
+        for at in times[:num_steps]:
+            self._step(services, at)
+        return num_steps
 
     def standing(self, flow: FlowView) -> tuple[float, ...]:
         leaf = self._tree(flow).leaf(flow)
@@ -197,10 +198,22 @@ class Fair:
         else:
             self._carried = {str(tenant_id): counter for tenant_id, counter in counters.items()}
 
-    def _step(self, services: abc.Iterable[Service], start: PlanStart) -> None:
+    def _leap_alone(self, tree: Tree, services: abc.Sequence[Service], times: abc.Sequence[Nanos]) -> int:
+        """Nobody waits. After the first step each served child is at its floor; the last one is made, too."""
+        self._step(services, times[0])
+        if len(times) > 2:
+            raise_floors(tree, services, len(times) - 2)
+            self._num_plans += len(times) - 2
+        if len(times) > 1:
+            self._step(services, times[-1])
+        return len(times)
+
+    def _step(self, services: abc.Iterable[Service], now: Nanos) -> None:
+        """A step was committed, and the next plan begins, with the demands of the last one."""
         for service in services:
             self.charge(service)
-        self.begin(start)
+        assert self._start is not None
+        self.begin(replace(self._start, now=now, changed=()))
 
     def _tree(self, flow: FlowView) -> Tree:
         name = flow.priority_class.name
@@ -244,7 +257,7 @@ class Fair:
 
     def _may_return(self, leaf: Node) -> bool:
         """Rule R5(g): bytes move back only once the lead has fallen, or nobody with less of a lead waits."""
-        head = leaf.queue.head()
+        head = leaf.queue.started.first()  # only one that has run can be on the host
         if head is None or head.status is not SequenceStatus.SWAPPED:
             return True
         return all(self._is_low(node) or is_least_ahead(node) for node in leaf.path())
@@ -278,24 +291,18 @@ class Fair:
         return Concession.SWAP if is_entrant and is_promoted else Concession.NOTHING
 
     def _may_enter(self, victim: SequenceView, claimant: SequenceView, giver: Node, taker: Node) -> bool:
-        """Rule R5(d): a flow that holds no block takes from those above their share that are as far ahead as it."""
+        """Rule R5(d): a flow that holds no block takes what is its share of the pool from those above theirs.
+
+        One that holds some may do so, too, while it stays far below its share: the second short request of a light
+        tenant should not wait where the first did not. Near its share it would only take turns with the others.
+        """
         assert self._start is not None
         config = self._start.config
-        num_blocks = config.num_device_blocks
-        num_needed = -(-claimant.num_tokens // config.block_size)
-        return (
-            victim.flow.num_device_blocks > share_of(giver) * num_blocks and num_needed <= share_of(taker) * num_blocks
-        )
-
-    def _may_take_row(self, giver: Node, taker: Node) -> bool:
-        """Rule R4 for rows, which cost nothing to take: below its share of them, and from those above theirs."""
-        assert self._start is not None
-        assert giver.flow is not None
-        assert taker.flow is not None
-        num_rows = self._start.config.max_num_seqs
-        return (
-            taker.flow.num_rows + 1 <= share_of(taker) * num_rows and giver.flow.num_rows > share_of(giver) * num_rows
-        )
+        num_needed = -(-claimant.num_tokens // config.block_size) - claimant.num_device_blocks
+        num_wanted = claimant.flow.num_device_blocks + num_needed
+        has_surplus = victim.flow.num_device_blocks > share_of(giver) * config.num_device_blocks
+        part = SMALL_PART if claimant.flow.num_device_blocks else 1.0
+        return has_surplus and num_wanted <= part * share_of(taker) * config.num_device_blocks
 
 
 def _num_cached(leaf: Node) -> int:

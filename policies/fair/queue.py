@@ -1,13 +1,12 @@
 """The order inside one flow: what ran before comes first, then the highest response ratio.
 
-The ratio of a request is 1 + (tokens that its flow was served since it arrived) / (tokens that it is expected to take):
-short ones go first, and a long one is passed only by those whose ratio is above its own, so its wait is finite. Its size
-is its prompt and the mean output of the flow's latest requests. Requests are kept by size, a power of two each, which
-stands for all of them, first come first served within a size, so that the best is among a handful of candidates.
+The ratio of a request is 1 + (tokens that its flow was served since it arrived) / (tokens that it is expected to
+take): short ones go first, and a long one is passed only by those whose ratio is above its own, so its wait is finite.
+Its size is its prompt and the mean output of the flow's latest requests. Requests are kept by size, a power of two
+each, which stands for all of them, first come first served within a size, so the best is among a handful.
 Source: highest response ratio next (Brinch Hansen 1971), ageing counted in tokens so that it needs no clock.
 """
 
-from collections import abc
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -72,14 +71,22 @@ class Queue:
         started = self.started.first()
         if started is not None:
             return started
-        return min(self._candidates(), key=lambda seq: (self.key(seq), seq.arrival_index), default=None)
+        best, best_rank = None, (0.0, 0)
+        for size, ranking in self.by_size.items():
+            seq = ranking.first()
+            if seq is not None:
+                num_served = self.num_served - self.arrivals[seq.arrival_index].num_served
+                rank = (_ratio_rank(num_served, size), seq.arrival_index)
+                if best is None or rank < best_rank:
+                    best, best_rank = seq, rank
+        return best
 
     def key(self, seq: SequenceView) -> tuple[float, float]:
         """Rank of any unfinished sequence in its flow, lower first."""
         if has_run(seq):
             return (0.0, 0.0)
         arrival = self._arrival(seq)
-        return (1.0, -1.0 - (self.num_served - arrival.num_served) / (1 << arrival.size))
+        return (1.0, _ratio_rank(self.num_served - arrival.num_served, arrival.size))
 
     def _arrival(self, seq: SequenceView) -> Arrival:
         arrival = self.arrivals.get(seq.arrival_index)
@@ -88,8 +95,7 @@ class Queue:
             arrival = self.arrivals[seq.arrival_index] = Arrival(self.num_served, size)
         return arrival
 
-    def _candidates(self) -> abc.Iterator[SequenceView]:
-        for ranking in self.by_size.values():
-            first = ranking.first()
-            if first is not None:
-                yield first
+
+def _ratio_rank(num_served: int, size: int) -> float:
+    """The response ratio, the highest one first."""
+    return -1.0 - num_served / (1 << size)

@@ -3,21 +3,24 @@
 from collections import abc
 from typing import Any
 
+from engine.core.policy import Demand
 from policies import snapshots
 from policies.fair.tree import Tree
 
 SEPARATOR = "/"  # no id holds one
-NUM_VALUES = 5  # of a node
+NUM_VALUES = 6  # of a node
 
 
 def dump(trees: abc.Mapping[str, Tree]) -> dict[str, object]:
-    """`nodes`: path, counter, floor, peak and last plan that served it, in the order in which they were made.
+    """`nodes`: path, counter, floor, peak, last plan that served it, whether it was denied something, in the order in
+    which they were made.
     `counters`: per tenant, the most that any class has."""
     nodes: list[list[str | float]] = []
     counters: dict[str, float] = {}
     for tree in trees.values():
         for node in tree.nodes():
-            nodes.append([SEPARATOR.join(node.key), node.counter, node.floor, node.peak, node.served_at])
+            is_owed = node.demand is Demand.BACKLOGGED or node.is_owed
+            nodes.append([SEPARATOR.join(node.key), node.counter, node.floor, node.peak, node.served_at, int(is_owed)])
             if node.flow is not None:
                 tenant_id = node.flow.tenant_id
                 counters[tenant_id] = max(node.counter, counters.get(tenant_id, 0.0))
@@ -40,8 +43,8 @@ def load(saved: abc.Mapping[str, Any], trees: abc.Mapping[str, Tree]) -> int:  #
     last_plan = 0
     for name, *values in saved["nodes"]:
         key = tuple(str(name).split(SEPARATOR))
-        counter, floor, peak, served_at = (snapshots.finite("fair", value) for value in values)
-        trees[key[0]].carry(key, counter, floor, peak, int(served_at))
+        counter, floor, peak, served_at, is_owed = (snapshots.finite("fair", value) for value in values)
+        trees[key[0]].carry(key, counter, floor, peak, int(served_at), is_owed=bool(is_owed))
         last_plan = max(last_plan, int(served_at))
     return last_plan
 

@@ -32,6 +32,7 @@ class Tree:
         self._dirty: dict[Node, None] = {}  # parents whose floor may have changed
         self._ahead: dict[Node, None] = {}  # nodes that may yield
         self._provisional: dict[Node, None] = {}  # nodes whose rank among the queued counts planned tokens
+        self._owed: list[Node] = []  # taken as backlogged in the last plan because a snapshot said so
         self._num_made = 0
 
     def leaf(self, flow: FlowView) -> Node:
@@ -56,12 +57,13 @@ class Tree:
         for node in self._provisional:
             self._rank_queued(node)
         self._provisional.clear()
-        for flow in changed:
+        owed, self._owed = self._owed, []
+        for flow in (*(leaf.flow for leaf in owed if leaf.flow is not None), *changed):
             leaf = self.leaf(flow)
             for node, parent, _ in leaf.chain:
                 if node.demand is not Demand.NONE and node.weight_counted != node.weight:
                     self._count_weight(node, parent, node.demand)
-            self._set_demand(leaf, flow.demand)
+            self._set_demand(leaf, self._demand(leaf, flow), is_flagged=flow.is_flagged)
         dirty, self._dirty = self._dirty, {}
         for parent in dirty:
             self._raise_floor(parent)
@@ -136,12 +138,24 @@ class Tree:
         """Every node, the root included."""
         return iter(self._nodes.values())
 
-    def carry(self, key: tuple[str, ...], counter: float, floor: float, peak: float, served_at: int = 0) -> None:
+    def carry(
+        self,
+        key: tuple[str, ...],
+        counter: float,
+        floor: float,
+        peak: float,
+        served_at: int = 0,
+        *,
+        is_owed: bool = False,
+    ) -> None:
         """A node as it was when a snapshot was taken; nodes come in the order in which they were made."""
         node = self.root
         for length in range(2, len(key) + 1):
             node = self._child(node, key[:length])
         node.counter, node.floor, node.peak, node.served_at = counter, floor, peak, served_at
+        node.is_owed = is_owed
+        if node.parent is not None:
+            self._ahead[node] = None
         if node.parent is not None:
             node.parent.idle.put(node, (counter,))
             self._dirty[node.parent] = None
@@ -155,12 +169,34 @@ class Tree:
             parent.children[key[-1]] = child
         return child
 
-    def _set_demand(self, node: Node, demand: Demand) -> None:
-        """The node's demand is `demand`, and that of its ancestors follows."""
+    def _demand(self, leaf: Node, flow: FlowView) -> Demand:
+        """That of the flow; one that was owed something when a snapshot was taken still is when it comes back."""
+        if not leaf.is_owed or flow.demand is Demand.NONE:
+            return flow.demand
+        leaf.is_owed = False
+        self._owed.append(leaf)
+        if leaf.parent is not None and leaf.counter < leaf.parent.floor:
+            self._lift(leaf)  # the floor has passed it meanwhile
+        return Demand.BACKLOGGED
+
+    def _set_demand(self, node: Node, demand: Demand, *, is_flagged: bool) -> None:
+        """The node's demand is `demand`, and that of its ancestors follows: each wants something if a child does, and
+        is flagged if a child is."""
         parent = node.parent
-        if parent is None or node.demand is demand:
+        is_gone = demand is Demand.NONE and is_flagged
+        if parent is None or (node.demand is demand and node.is_gone is is_gone):
             node.demand = demand
             return
+        parent.num_gone += is_gone - node.is_gone
+        node.is_gone = is_gone
+        if node.demand is not demand:
+            self._move(node, parent, demand)
+        parent_is_flagged = bool(parent.backlogged) or parent.num_gone > 0
+        wants = Demand.BACKLOGGED if parent_is_flagged else Demand.SATISFIED
+        self._set_demand(parent, wants if parent.weights else Demand.NONE, is_flagged=parent_is_flagged)
+
+    def _move(self, node: Node, parent: Node, demand: Demand) -> None:
+        """The node is where its new demand puts it among its siblings."""
         self._count_weight(node, parent, demand)
         node.demand = demand
         if demand is Demand.BACKLOGGED:
@@ -172,8 +208,6 @@ class Tree:
         else:
             parent.idle.discard(node)
         self._dirty[parent] = None
-        wants = Demand.SATISFIED if parent.weights else Demand.NONE
-        self._set_demand(parent, Demand.BACKLOGGED if parent.backlogged else wants)
 
     def _count_weight(self, node: Node, parent: Node, demand: Demand) -> None:
         least = parent.least_weight
@@ -205,7 +239,7 @@ class Tree:
             self._forget(node)
 
     def _forget(self, node: Node) -> None:
-        if node.children or node.num_queued or node.parent is None:
+        if node.children or node.num_queued or node.is_gone or node.parent is None:
             return
         if node.flow is not None:
             del self.leaves[node.flow]

@@ -27,33 +27,53 @@ def policy_of(driver: Driver) -> Scripted:
 
 
 class TestReservation:
+    """Five of eight blocks are taken, and "b" needs four."""
+
     def driver(self) -> Driver:
         driver = make_driver(Scripted())
-        start(driver, a=17)  # five of eight blocks
+        start(driver, a=13, d=1)
         return driver
 
     def test_those_behind_a_head_without_room_do_not_take_what_it_needs(self):
         driver = self.driver()
         add(driver, "b", 13)
-        add(driver, "c", 2)
+        add(driver, "a2", 2)
 
-        assert driver.chunks() == [("a", 17, 1)]
+        assert [name for name, _, _ in driver.chunks()] == ["a", "d"]
 
-    def test_one_that_would_not_fit_beside_its_own_flow_keeps_nothing(self):
+    def test_whoever_stays_within_its_share_passes_it(self):
         driver = self.driver()
-        add(driver, "a2", 13)  # five and four are more than eight
+        add(driver, "b", 13)
         add(driver, "c", 2)
 
-        assert driver.chunks() == [("a", 17, 1), ("c", 0, 2)]
+        assert ("c", 0, 2) in driver.chunks()
+
+    @pytest.mark.xfail(
+        strict=True, reason="the flows that only wait have no share, so that all of the pool is within it"
+    )
+    def test_nobody_is_within_its_share_who_has_more_than_that_of_those_who_wait(self):
+        driver = make_driver(Scripted())
+        start(driver, a=17)
+        add(driver, "b", 13)
+        add(driver, "a2", 2)
+
+        assert [name for name, _, _ in driver.chunks()] == ["a"]
 
     def test_it_ends_with_the_plan(self):
         driver = self.driver()
         add(driver, "b", 13)
-        add(driver, "c", 2)
+        add(driver, "a2", 2)
         driver.step()
         driver.abort("b")
 
-        assert driver.chunks() == [("a", 18, 1), ("c", 0, 2)]
+        assert ("a2", 0, 2) in driver.chunks()
+
+    def test_one_that_would_not_fit_beside_its_own_flow_keeps_nothing(self):
+        driver = self.driver()
+        add(driver, "a2", 20)  # four and five are more than eight
+        add(driver, "c", 2)
+
+        assert ("c", 0, 2) in driver.chunks()
 
 
 class TestSeizure:
@@ -252,21 +272,30 @@ class TestGrowth:
 
     def test_whatever_its_residency(self):
         driver = make_driver(Scripted(), num_host_blocks=0, min_resident_steps=100)
-        start(driver, a=15, b=16)
+        start(driver, a1=15, a2=16)
         for _ in range(3):
             driver.step()
 
-        assert [(name, mode) for name, mode, _ in preemptions_of(driver)] == [("b", RECOMPUTED)]
+        assert [(name, mode) for name, mode, _ in preemptions_of(driver)] == [("a2", RECOMPUTED)]
 
     def test_nobody_gives_way_while_blocks_are_on_their_way_out(self):
         driver = make_driver(Scripted(), is_late=True)
-        start(driver, a=15, b=16)
+        start(driver, a1=15, a2=16)
         for _ in range(3):
             driver.step()
-        assert status_of(driver, "b") is SequenceStatus.SWAPPING_OUT
+        assert status_of(driver, "a2") is SequenceStatus.SWAPPING_OUT
         assert driver.chunks() == []
         assert len([mode for _, mode, _ in preemptions_of(driver) if mode is not PAUSED]) == 1
         end_copies(driver)
         driver.step()
 
-        assert driver.chunks()[0][0] == "a"
+        assert driver.chunks()[0][0] == "a1"
+
+    def test_a_flow_above_its_share_gives_way_before_one_within_it(self):
+        driver = make_driver(Scripted(), num_host_blocks=0)
+        start(driver, b=1, a=20)  # "a" has six blocks of eight, "c" and "b" the others
+        add(driver, "c", 1)
+        while not [name for name, mode, _ in preemptions_of(driver) if mode is RECOMPUTED]:
+            driver.step()
+
+        assert [name for name, mode, _ in preemptions_of(driver) if mode is RECOMPUTED] == ["a"]

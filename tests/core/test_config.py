@@ -10,7 +10,8 @@ from engine.core.types import SamplingParams
 from tests.builders import Driver, make_config, make_request, make_scheduler
 
 TIGHT: dict[str, object] = {
-    "num_device_blocks": 24,
+    "max_num_seqs": 6,
+    "num_device_blocks": 32,
     "growth_reserve_tokens": 8,
     "num_host_blocks": 12,
     "min_resident_steps": 2,

@@ -3,6 +3,7 @@
 import pytest
 
 from engine.core.config import AdmissionReserve
+from engine.sim.traffic.row import Arrival
 from policies.fair import Fair
 from policies.fcfs import Fcfs
 from policies.vtc import Vtc
@@ -61,6 +62,29 @@ def test_decisions_are_the_same_when_all_rows_are_taken():
 
     check_equal(stepped, leaping)
     assert len(leaping.plans) < len(stepped.plans) / 2
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("max_num_seqs", [2, 3, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_decisions_are_the_same_when_rows_are_scarce_for_several_tenants(policy: str, max_num_seqs: int, seed: int):
+    fields = {"max_num_seqs": max_num_seqs, "num_device_blocks": 400, "rate": 9.0, "weights": {"o0": 2.0}}
+
+    check_equal(*(run(policy, seed, leaps=leaps, **fields) for leaps in (False, True)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_fair_leaps_beside_requests_that_wait_for_a_row(seed: int):
+    """Two tenants that are never idle, long outputs: most steps are like the one before."""
+    arrivals = [Arrival(0, f"o/t{index % 2}", 8 + index % 5, 60 + (index * 7 + seed) % 20) for index in range(24)]
+    simulations = [
+        make_simulation("fair", leaps=leaps, max_num_seqs=4, num_device_blocks=400) for leaps in (False, True)
+    ]
+    for simulation in simulations:
+        simulation.run(arrivals)
+
+    check_equal(*simulations)
+    assert len(simulations[1].plans) < len(simulations[0].plans) / 2
 
 
 def test_a_policy_that_cannot_tell_is_stepped():

@@ -27,6 +27,7 @@ class PlainFlow:
     priority_class: PriorityClass
     nodes: tuple[PlainNode, ...]
     demand: Demand = Demand.NONE
+    is_flagged: bool = False
     num_device_blocks: int = 0
     num_rows: int = 0
 
