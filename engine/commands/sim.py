@@ -4,24 +4,19 @@ Progress goes to stderr, results to stdout. Nothing here decides anything: `engi
 """
 
 from collections import abc
-from contextlib import contextmanager
 from dataclasses import replace
-from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from engine.commands.simulation import options, suite_table
+from engine.commands.simulation import flags, options, output, suite_table
 from engine.commands.simulation.progress import traffic_progress
 from engine.core.types import Nanos
 from engine.decision_log import PolicyChoice
-from engine.errors import StartError
-from engine.model.errors import ModelError
-from engine.plugins import PolicyError
 from engine.sim.cost_lines import load_cost_line
-from engine.sim.errors import ScenarioError, SimulationError
+from engine.sim.errors import ScenarioError
 from engine.sim.metrics import Outcome, Recorder, RecorderOptions
 from engine.sim.replay import Difference
 from engine.sim.replay import replay as replay_log
@@ -36,81 +31,44 @@ from engine.sim.traffic.source import TrafficSource, open_traffic
 from engine.sim.traffic.trace import Trace
 
 EXIT_DIFFERENT = 1
-EXIT_USAGE = 2
 
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help="Run policies in virtual time."
 )
 
-Traces = Annotated[
-    list[str] | None,
-    typer.Option("--trace", metavar="FILE[,NAME=VALUE...]", help="A trace to replay; repeatable, merged on one clock."),
-]
-Generators = Annotated[
-    list[str] | None,
-    typer.Option("--generate", metavar="SPEC", help="Made-up traffic, as tenants=8,rate=4,requests=1000; repeatable."),
-]
-Policies = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--policy", metavar="NAME[:OPTION=VALUE,...]", help="Scheduling policy; repeatable. Default: fair, fcfs."
-    ),
-]
-Preemption = Annotated[str, typer.Option("--preemption-policy", metavar="NAME[:OPTION=VALUE,...]", help="Victims.")]
-Costs = Annotated[
-    str, typer.Option("--costs", metavar="NAME|FILE", help="a10g, cpu, or a file that evenflow profile wrote.")
-]
-Tenants = Annotated[
-    str, typer.Option("--tenants", metavar="RULE", help="column, conversation:N, zipf:N or single, for traces without.")
-]
-Folder = Annotated[
-    Path | None, typer.Option("--traces", metavar="DIR", help="Where traces lie. Else EVENFLOW_TRACES says it.")
-]
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write JSON; - is stdout, alone.")]
-Load = Annotated[
-    float | None, typer.Option("--load", min=0.01, help="Stretch the traffic to this part of the engines' capacity.")
-]
-Rows = Annotated[int, typer.Option("--max-num-seqs", min=1)]
-Batch = Annotated[int, typer.Option("--max-num-batched-tokens", min=1)]
-BlockSize = Annotated[int, typer.Option("--block-size", min=1)]
-DeviceBlocks = Annotated[int, typer.Option("--num-device-blocks", min=1)]
-HostBlocks = Annotated[int, typer.Option("--num-host-blocks", min=0)]
-Context = Annotated[int, typer.Option("--max-model-len", min=1)]
-Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]
-
 
 @app.command()
 def run(
-    trace: Traces = None,
-    generate: Generators = None,
-    policy: Policies = None,
-    preemption_policy: Preemption = "over_served",
-    costs: Costs = "a10g",
-    tenants: Tenants = "column",
-    traces: Folder = None,
-    load: Load = None,
+    trace: flags.Traces = None,
+    generate: flags.Generators = None,
+    policy: flags.Policies = None,
+    preemption_policy: flags.Preemption = "over_served",
+    costs: flags.Costs = "a10g",
+    tenants: flags.Tenants = "column",
+    traces: flags.Folder = None,
+    load: flags.Load = None,
     weight: Annotated[list[str] | None, typer.Option("--weight", metavar="PATH=NUMBER")] = None,
     priority_class: Annotated[list[str] | None, typer.Option("--class", metavar="NAME=RANK[:MIN_SHARE]")] = None,
     engines: Annotated[int, typer.Option("--engines", min=1, help="Engines that share the traffic.")] = 1,
-    max_num_seqs: Rows = 64,
-    max_num_batched_tokens: Batch = 2048,
-    block_size: BlockSize = 16,
-    num_device_blocks: DeviceBlocks = 4096,
-    num_host_blocks: HostBlocks = 4096,
-    max_model_len: Context = 131_072,
+    max_num_seqs: flags.Rows = 64,
+    max_num_batched_tokens: flags.Batch = 2048,
+    block_size: flags.BlockSize = 16,
+    num_device_blocks: flags.DeviceBlocks = 4096,
+    num_host_blocks: flags.HostBlocks = 4096,
+    max_model_len: flags.Context = 131_072,
     preemption_mode: Annotated[str, typer.Option("--preemption", metavar="auto|swap|recompute")] = "auto",
     max_requests: Annotated[int | None, typer.Option("--max-requests", min=1)] = None,
     max_seconds: Annotated[float | None, typer.Option("--max-seconds", help="Of the traffic.")] = None,
     until: Annotated[float | None, typer.Option("--until", help="Stop at that virtual second, done or not.")] = None,
     length_divisor: Annotated[int, typer.Option("--length-divisor", min=1, help="Divide all lengths.")] = 1,
     warm_up: Annotated[float, typer.Option("--warm-up", min=0, help="Virtual seconds left out of percentiles.")] = 0.0,
-    seed: Seed = 0,
-    json: JsonFile = None,
+    seed: flags.Seed = 0,
+    json: flags.JsonFile = None,
     picture: Annotated[Path | None, typer.Option("--picture", metavar="FILE.png")] = None,
     decision_log: Annotated[Path | None, typer.Option("--decision-log", metavar="FILE")] = None,
 ) -> None:
     """Serve the same traffic under each policy and compare. The same seed gives the same bytes on any machine."""
-    with _told_in_one_line("run"):
+    with output.told_in_one_line("run"):
         size = options.EngineSize(
             max_num_seqs,
             max_num_batched_tokens,
@@ -146,17 +104,17 @@ def run(
 
 @app.command()
 def suite(
-    policy: Policies = None,
-    preemption_policy: Preemption = "over_served",
+    policy: flags.Policies = None,
+    preemption_policy: flags.Preemption = "over_served",
     scenario: Annotated[list[str] | None, typer.Option("--scenario", metavar="S1", help="Only this one.")] = None,
-    costs: Costs = "cpu",
-    traces: Folder = None,
+    costs: flags.Costs = "cpu",
+    traces: flags.Folder = None,
     scale: Annotated[float, typer.Option("--scale", min=0.01, max=1.0, help="Length of each scenario.")] = 1.0,
-    seed: Seed = 0,
-    json: JsonFile = None,
+    seed: flags.Seed = 0,
+    json: flags.JsonFile = None,
 ) -> None:
     """Run the scenarios that can be simulated under each policy, and print what each promises and what came of it."""
-    with _told_in_one_line("suite"):
+    with output.told_in_one_line("suite"):
         folder = options.traces_folder(traces)
         chosen = _scenarios(scenario, has_traces=folder is not None)
         policies = tuple(parse_policy(text) for text in policy or ("fair", "fcfs"))
@@ -171,7 +129,7 @@ def suite(
             stdout = Console()
             stdout.print(f"C = {bench.work_per_s:,.0f} work/s on cost line {line.name}, seed {seed}, scale {scale:g}")
             stdout.print(suite_table.verdict_table(chosen, verdicts))
-        _write_json(json, {"work_per_s": bench.work_per_s, "verdicts": suite_table.verdicts_to_json(verdicts)})
+        output.write_json(json, {"work_per_s": bench.work_per_s, "verdicts": suite_table.verdicts_to_json(verdicts)})
 
 
 @app.command("check-policy")
@@ -185,7 +143,7 @@ def check_policy(name: Annotated[str, typer.Argument(metavar="NAME[:OPTION=VALUE
             console.print(f"        {check.reason}", markup=False)
 
     console = Console()
-    with _told_in_one_line("check-policy"):
+    with output.told_in_one_line("check-policy"):
         choice = parse_policy(name)
         reports = conformance.check_policy(choice.name, choice.options, tell)
     if not all(report.passed for report in reports):
@@ -197,7 +155,7 @@ def replay(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="What evenflow engine --decision-log wrote.")],
 ) -> None:
     """Tell a decision log to a new scheduler: the same calls must give the same plans. Exit code 1 if they do not."""
-    with _told_in_one_line("replay"):
+    with output.told_in_one_line("replay"):
         try:
             with log.open() as file:
                 report = replay_log(file)
@@ -211,29 +169,29 @@ def replay(
 
 @app.command()
 def validate(
-    trace: Traces = None,
-    generate: Generators = None,
-    policy: Policies = None,
-    preemption_policy: Preemption = "over_served",
+    trace: flags.Traces = None,
+    generate: flags.Generators = None,
+    policy: flags.Policies = None,
+    preemption_policy: flags.Preemption = "over_served",
     costs: Annotated[str, typer.Option("--costs", metavar="FILE", help="Of this machine. Default: measured now.")] = "",
-    tenants: Tenants = "column",
-    traces: Folder = None,
-    load: Load = None,
+    tenants: flags.Tenants = "column",
+    traces: flags.Folder = None,
+    load: flags.Load = None,
     model: Annotated[Path | None, typer.Option("--model", metavar="PATH")] = None,
-    max_num_seqs: Rows = 16,
-    max_num_batched_tokens: Batch = 256,
-    num_device_blocks: DeviceBlocks = 512,
-    num_host_blocks: HostBlocks = 512,
+    max_num_seqs: flags.Rows = 16,
+    max_num_batched_tokens: flags.Batch = 256,
+    num_device_blocks: flags.DeviceBlocks = 512,
+    num_host_blocks: flags.HostBlocks = 512,
     max_requests: Annotated[int, typer.Option("--max-requests", min=1)] = 200,
     length_divisor: Annotated[int, typer.Option("--length-divisor", min=1)] = 1,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Live runs, for their own spread.")] = 1,
-    seed: Seed = 0,
-    json: JsonFile = None,
+    seed: flags.Seed = 0,
+    json: flags.JsonFile = None,
 ) -> None:
     """Serve the same traffic live, with the model in this process, and simulated; print both and the error."""
     from engine.commands.simulation import validation
 
-    with _told_in_one_line("validate"):
+    with output.told_in_one_line("validate"):
         shape = Shape(max_requests=max_requests, length_divisor=length_divisor)
         source = TrafficSource(tuple(trace or ()), tuple(generate or ()), tenants, shape, seed)
         traffic = open_traffic(source, options.traces_folder(traces))
@@ -243,7 +201,7 @@ def validate(
         comparisons = validation.validate(traffic, size, plan)
         if str(json) != "-":
             Console().print(validation.comparison_table(comparisons))
-        _write_json(json, validation.comparisons_to_json(comparisons))
+        output.write_json(json, validation.comparisons_to_json(comparisons))
 
 
 def _with_policy(setup: Setup, choice: PolicyChoice) -> Setup:
@@ -267,7 +225,7 @@ def _show(outcomes: abc.Sequence[Outcome], setup: Setup, json: Path | None, pict
     if str(json) != "-":
         Console().print(outcome_tables(outcomes))
     if json is not None:
-        _write_text(json, to_json_text(outcomes, config=options.describe(setup)))
+        output.write_text(json, to_json_text(outcomes, config=options.describe(setup)))
     if picture is not None:
         write_picture(outcomes, picture, title=title)
         typer.echo(f"picture: {picture}", err=True)
@@ -289,28 +247,3 @@ def _difference_text(log: Path, difference: Difference) -> str:
     return (
         f"{log}:{difference.line_number}: the log has {expected} ({difference.expected_digest}), planned is {planned}"
     )
-
-
-def _write_json(path: Path | None, content: object) -> None:
-    if path is not None:
-        _write_text(path, dumps(content, indent=1, sort_keys=True) + "\n")
-
-
-def _write_text(path: Path, text: str) -> None:
-    if str(path) == "-":
-        typer.echo(text, nl=False)
-        return
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise ScenarioError(f"{path} cannot be written: {error.strerror}") from error
-
-
-@contextmanager
-def _told_in_one_line(command: str) -> abc.Iterator[None]:
-    """What the user got wrong ends the process with code 2 and one line on stderr."""
-    try:
-        yield
-    except (SimulationError, PolicyError, StartError, ModelError) as error:
-        typer.echo(f"evenflow sim {command}: {error}", err=True)
-        raise typer.Exit(EXIT_USAGE) from None

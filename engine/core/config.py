@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-# Of 0, 16, 32, 48, 64 and 128: up to 32 left most tokens/s at block sizes 4 to 128 in pools that held 10 to 45 of 64 rows;
+# Of 0, 16, 32, 48, 64 and 128: up to 32 left most tokens/s at block sizes 4 to 128 in pools for 10 to 45 of 64 rows;
 # with a burst of twice the pool beside an even stream, 48 preempted a tenth of what 32 did, at 1 % fewer tokens/s.
 GROWTH_RESERVE_TOKENS = 48
 DEFAULT_MIN_RESIDENT_STEPS = 8

@@ -6,25 +6,23 @@ claim        one such head at a time also takes blocks from sequences that give 
              blocks and did not use them
 growth       a running sequence that finds no block waits for this plan while one resident gives way
 
-Nothing that was granted tokens in a plan is a victim in it, nothing preempted in it comes back in it, and after a
-preemption only the owner of the claim is admitted. `min_resident_steps`, `max_preemptions` and the recomputation of
-lost work protect against heads only. Holding and waiting lives here; who is fair to whom is up to the policy.
+Nothing that was preempted in a plan comes back in it, and after a preemption only the owner of the claim is admitted.
+Holding and waiting lives here, whose blocks are taken in `victims`; who is fair to whom is up to the policy.
 """
 
 from collections import abc
 from dataclasses import dataclass
 
 from engine.core.config import AdmissionReserve, SchedulerConfig
-from engine.core.flow import Flow
 from engine.core.guard import GuardedPreemption
 from engine.core.lifecycle import Lifecycle
 from engine.core.plan import CopyDirection
-from engine.core.policy import Concession
 from engine.core.preemption import Preemptions
 from engine.core.reserve import peak_num_blocks
 from engine.core.sequence import Sequence
 from engine.core.step import Step
 from engine.core.types import PauseReason, SequenceStatus
+from engine.core.victims import Seizure, Victims
 
 SMALL_PART = 0.5  # of its share of the pool, up to which a flow counts as one that has hardly anything
 
@@ -38,16 +36,6 @@ class Claim:
     was_ready: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Seizure:
-    """A victim that was chosen for a claim, and how much of it."""
-
-    victim: Sequence
-    num_blocks: int
-    swaps: bool
-    is_capped: bool
-
-
 class Memory:
     """Hands out the device blocks of one plan after the other."""
 
@@ -56,7 +44,7 @@ class Memory:
         self._lifecycle = lifecycle
         self._blocks = lifecycle.blocks
         self.preemptions = Preemptions(config, lifecycle)
-        self._policy = preemption
+        self._victims = Victims(config, lifecycle, self.preemptions, preemption)
         self._claim: Claim | None = None
         self._num_reserved = 0
         self._num_lacking_by_others: int | None = None  # of residents, known from the first question in a plan on
@@ -160,7 +148,7 @@ class Memory:
         num_missing = num_needed - self._blocks.num_free - self._blocks.num_fenced + self._num_promised(step)
         if num_missing <= 0 and not self._is_light(seq):
             return False  # only the growth of others is in its way
-        seizures = self._choose(step, seq, num_missing) if num_missing > 0 else []
+        seizures = self._victims.of_claim(step, seq, num_missing) if num_missing > 0 else []
         if seizures is None:
             return False
         self._claim = Claim(seq, num_needed)
@@ -187,95 +175,12 @@ class Memory:
 
     def _make_room(self, step: Step, claimant: Sequence) -> None:
         """One resident gives way for running work, whatever its residency; it may be the claimant itself."""
-        victim = self._victim_of_growth(step, claimant)
+        victim = self._victims.of_growth(step, claimant)
         if victim is None:
             return
         num_moved = self.preemptions.num_moved(victim, self._blocks.num_blocks(self._config.growth_reserve_tokens))
         swaps = self.preemptions.can_swap(victim, num_moved) and self.preemptions.prefers_swap(victim, num_moved)
         self._seize(step, Seizure(victim, num_moved, swaps, is_capped=victim.hold_reason is None))
-
-    def _victim_of_growth(self, step: Step, claimant: Sequence) -> Sequence | None:
-        """A held sequence, else one of a flow above its share of the pool, not preempted too often, else any."""
-        if self._lifecycle.held:
-            return self._lifecycle.held[-1]
-        residents = self._residents()
-        heavy = [
-            seq
-            for seq in residents
-            if seq.flow is claimant.flow or seq.flow.num_device_blocks > self._share(seq.flow, claimant.flow)
-        ]
-        fresh = [seq for seq in heavy if seq.num_seizures < self._config.max_preemptions]
-        standing = self._lifecycle.policy.standing
-        for offered in (fresh, heavy, residents):
-            victim = next(self._policy.victims(offered, claimant, standing, step.now), None) if offered else None
-            if victim is not None:
-                return victim
-        return None
-
-    def _choose(self, step: Step, claimant: Sequence, num_missing: int) -> list[Seizure] | None:
-        """Victims whose blocks are enough, or None. The last one may keep what is not needed."""
-        chosen: list[Seizure] = []
-        num_host_free = self._blocks.host_pool.num_free
-        num_left: dict[Flow, int] = {}  # blocks of flows that gave some already
-        for victim, concession in self._candidates(step, claimant):
-            num_held = num_left.get(victim.flow, victim.flow.num_device_blocks)
-            if concession is Concession.SWAP and chosen and num_held <= self._share(victim.flow, claimant.flow):
-                continue
-            seizure = self._seizure(victim, concession, num_missing, num_host_free)
-            if seizure is None:
-                continue
-            chosen.append(seizure)
-            num_left[victim.flow] = num_held - seizure.num_blocks
-            num_missing -= seizure.num_blocks
-            num_host_free -= seizure.num_blocks if seizure.swaps else 0
-            if num_missing <= 0:
-                return chosen
-        return None
-
-    def _seizure(
-        self, victim: Sequence, concession: Concession, num_missing: int, num_host_free: int
-    ) -> Seizure | None:
-        num_moved = self.preemptions.num_moved(victim, num_missing)
-        can_swap = self.preemptions.can_swap(victim, num_moved) and num_moved <= num_host_free
-        if concession is Concession.SWAP:
-            return Seizure(victim, num_moved, swaps=True, is_capped=True) if can_swap else None
-        if can_swap and self.preemptions.prefers_swap(victim, num_moved):
-            return Seizure(victim, num_moved, swaps=True, is_capped=False)
-        if self._blocks.num_movable(victim.block_table) < len(victim.block_table.device):
-            return None  # dropping shared blocks frees nothing
-        return Seizure(victim, len(victim.block_table.device), swaps=False, is_capped=False)
-
-    def _candidates(self, step: Step, claimant: Sequence) -> abc.Iterator[tuple[Sequence, Concession]]:
-        """Those that are not getting any further, whom nobody needs to ask, then those that concede, as the preemption
-        policy ranks them."""
-        for victim in self._idle():
-            is_above = victim.priority_class.rank < claimant.priority_class.rank and victim.hold_reason is None
-            if victim is not claimant and not is_above:
-                yield victim, Concession.ANYTHING
-        if self._config.admission_reserve is not AdmissionReserve.GROWTH:
-            return  # those that came in were promised all that they may need
-        concessions: dict[Sequence, Concession] = {}
-        for victim in self._residents():
-            if victim is not claimant and victim.status is not SequenceStatus.SWAPPED:
-                concession = self._concession(step, victim, claimant)
-                if concession is not Concession.NOTHING:
-                    concessions[victim] = concession
-        if concessions:
-            standing = self._lifecycle.policy.standing
-            for victim in self._policy.victims(tuple(concessions), claimant, standing, step.now):
-                yield victim, concessions[victim]
-
-    def _concession(self, step: Step, victim: Sequence, claimant: Sequence) -> Concession:
-        concession = self._lifecycle.policy.concede(victim, claimant)
-        if concession in (Concession.NOTHING, Concession.ROW):
-            return Concession.NOTHING
-        is_yielding = victim.flow in step.terms.yielding
-        if is_yielding and not step.terms.protects_yielding:
-            return concession
-        is_fresh = self._lifecycle.num_plans - victim.resident_since < self._config.min_resident_steps
-        is_regaining = victim.num_computed_tokens < victim.num_regained_tokens and not is_yielding
-        is_capped = concession is Concession.SWAP and victim.num_seizures >= self._config.max_preemptions
-        return Concession.NOTHING if is_fresh or is_regaining or is_capped else concession
 
     def _seize(self, step: Step, seizure: Seizure) -> None:
         victim = seizure.victim
@@ -293,22 +198,6 @@ class Memory:
         # A held sequence was not getting any further, so taking its blocks cannot start a back and forth.
         step.has_preempted = step.has_preempted or victim.hold_reason is None
 
-    def _residents(self) -> list[Sequence]:
-        """The sequences that have blocks, are not held and were not granted tokens in this plan, by arrival."""
-        lifecycle = self._lifecycle
-        residents = [seq for seq in lifecycle.running if not seq.num_scheduled_tokens]
-        residents += lifecycle.paused
-        residents += self._kept_by_swapped()
-        residents.sort(key=lambda seq: seq.arrival_index)
-        return residents
-
-    def _kept_by_swapped(self) -> list[Sequence]:
-        return [seq for seq in self._lifecycle.swapped if seq.block_table.device]
-
-    def _idle(self) -> list[Sequence]:
-        """Held sequences, then swapped ones with what they have left, the latest arrivals first."""
-        return [*reversed(self._lifecycle.held), *reversed(self._kept_by_swapped())]
-
     def _can_anyone_grow(self, step: Step) -> bool:
         return bool(self._growing(step) or self._blocks.in_flight)
 
@@ -321,17 +210,11 @@ class Memory:
         """True if the flow of a head stays within its share of the pool with it; within half, if it has some blocks."""
         num_held = seq.flow.num_device_blocks
         part = SMALL_PART if num_held else 1.0
-        return num_held + self.num_needed(seq) <= part * self._share(seq.flow, seq.flow)
-
-    def _share(self, flow: Flow, claimant: Flow) -> float:
-        """Blocks that are the flow's by weight, among the flows that have some and the one that asks for more."""
-        residents = (*self._lifecycle.running, *self._lifecycle.paused)
-        flows = dict.fromkeys((claimant, *(seq.flow for seq in residents)))
-        return self._config.num_device_blocks * flow.weight / sum([each.weight for each in flows])
+        return num_held + self.num_needed(seq) <= part * self._victims.share(seq.flow, seq.flow)
 
     def _is_hopeless(self, seq: Sequence) -> bool:
         """True if `seq` would not fit beside the blocks of its own flow even if all others were gone."""
-        idle = [other for other in self._idle() if other.flow is seq.flow]
+        idle = [other for other in self._victims.idle() if other.flow is seq.flow]
         num_own = seq.flow.num_device_blocks - sum(len(other.block_table.device) for other in idle)
         return num_own + self._blocks.num_blocks(seq.num_tokens) > self._config.num_device_blocks
 

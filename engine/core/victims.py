@@ -1,0 +1,147 @@
+"""Whose blocks are taken, and how much of them: for a claim of a head, or for the growth of running work.
+
+Victims of a claim are those that are not getting any further (held, or swapped with something left on the device), then
+those that concede, in the order of the preemption policy. `min_resident_steps`, `max_preemptions` and the recomputation
+of lost work protect against heads only. Nothing that was granted tokens in a plan is a victim in it. Takes nothing.
+"""
+
+from collections import abc
+from dataclasses import dataclass
+
+from engine.core.config import AdmissionReserve, SchedulerConfig
+from engine.core.flow import Flow
+from engine.core.guard import GuardedPreemption
+from engine.core.lifecycle import Lifecycle
+from engine.core.policy import Concession
+from engine.core.preemption import Preemptions
+from engine.core.sequence import Sequence
+from engine.core.step import Step
+from engine.core.types import SequenceStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Seizure:
+    """A victim that was chosen for a claim, and how much of it."""
+
+    victim: Sequence
+    num_blocks: int
+    swaps: bool
+    is_capped: bool
+
+
+class Victims:
+    """Ranks and sizes what may be taken from whom."""
+
+    def __init__(
+        self, config: SchedulerConfig, lifecycle: Lifecycle, preemptions: Preemptions, policy: GuardedPreemption
+    ) -> None:
+        self._config = config
+        self._lifecycle = lifecycle
+        self._blocks = lifecycle.blocks
+        self._preemptions = preemptions
+        self._policy = policy
+
+    def of_growth(self, step: Step, claimant: Sequence) -> Sequence | None:
+        """A held sequence, else one of a flow above its share of the pool, not preempted too often, else any."""
+        if self._lifecycle.held:
+            return self._lifecycle.held[-1]
+        residents = self._residents()
+        heavy = [
+            seq
+            for seq in residents
+            if seq.flow is claimant.flow or seq.flow.num_device_blocks > self.share(seq.flow, claimant.flow)
+        ]
+        fresh = [seq for seq in heavy if seq.num_seizures < self._config.max_preemptions]
+        standing = self._lifecycle.policy.standing
+        for offered in (fresh, heavy, residents):
+            victim = next(self._policy.victims(offered, claimant, standing, step.now), None) if offered else None
+            if victim is not None:
+                return victim
+        return None
+
+    def of_claim(self, step: Step, claimant: Sequence, num_missing: int) -> list[Seizure] | None:
+        """Victims whose blocks are enough, or None. The last one may keep what is not needed."""
+        chosen: list[Seizure] = []
+        num_host_free = self._blocks.host_pool.num_free
+        num_left: dict[Flow, int] = {}  # blocks of flows that gave some already
+        for victim, concession in self._candidates(step, claimant):
+            num_held = num_left.get(victim.flow, victim.flow.num_device_blocks)
+            if concession is Concession.SWAP and chosen and num_held <= self.share(victim.flow, claimant.flow):
+                continue
+            seizure = self._seizure(victim, concession, num_missing, num_host_free)
+            if seizure is None:
+                continue
+            chosen.append(seizure)
+            num_left[victim.flow] = num_held - seizure.num_blocks
+            num_missing -= seizure.num_blocks
+            num_host_free -= seizure.num_blocks if seizure.swaps else 0
+            if num_missing <= 0:
+                return chosen
+        return None
+
+    def idle(self) -> list[Sequence]:
+        """Held sequences, then swapped ones with what they have left, the latest arrivals first."""
+        return [*reversed(self._lifecycle.held), *reversed(self._kept_by_swapped())]
+
+    def share(self, flow: Flow, claimant: Flow) -> float:
+        """Blocks that are the flow's by weight, among the flows that have some and the one that asks for more."""
+        residents = (*self._lifecycle.running, *self._lifecycle.paused)
+        flows = dict.fromkeys((claimant, *(seq.flow for seq in residents)))
+        return self._config.num_device_blocks * flow.weight / sum([each.weight for each in flows])
+
+    def _seizure(
+        self, victim: Sequence, concession: Concession, num_missing: int, num_host_free: int
+    ) -> Seizure | None:
+        num_moved = self._preemptions.num_moved(victim, num_missing)
+        can_swap = self._preemptions.can_swap(victim, num_moved) and num_moved <= num_host_free
+        if concession is Concession.SWAP:
+            return Seizure(victim, num_moved, swaps=True, is_capped=True) if can_swap else None
+        if can_swap and self._preemptions.prefers_swap(victim, num_moved):
+            return Seizure(victim, num_moved, swaps=True, is_capped=False)
+        if self._blocks.num_movable(victim.block_table) < len(victim.block_table.device):
+            return None  # dropping shared blocks frees nothing
+        return Seizure(victim, len(victim.block_table.device), swaps=False, is_capped=False)
+
+    def _candidates(self, step: Step, claimant: Sequence) -> abc.Iterator[tuple[Sequence, Concession]]:
+        """Those that are not getting any further, whom nobody needs to ask, then those that concede, as the preemption
+        policy ranks them."""
+        for victim in self.idle():
+            is_above = victim.priority_class.rank < claimant.priority_class.rank and victim.hold_reason is None
+            if victim is not claimant and not is_above:
+                yield victim, Concession.ANYTHING
+        if self._config.admission_reserve is not AdmissionReserve.GROWTH:
+            return  # those that came in were promised all that they may need
+        concessions: dict[Sequence, Concession] = {}
+        for victim in self._residents():
+            if victim is not claimant and victim.status is not SequenceStatus.SWAPPED:
+                concession = self._concession(step, victim, claimant)
+                if concession is not Concession.NOTHING:
+                    concessions[victim] = concession
+        if concessions:
+            standing = self._lifecycle.policy.standing
+            for victim in self._policy.victims(tuple(concessions), claimant, standing, step.now):
+                yield victim, concessions[victim]
+
+    def _concession(self, step: Step, victim: Sequence, claimant: Sequence) -> Concession:
+        concession = self._lifecycle.policy.concede(victim, claimant)
+        if concession in (Concession.NOTHING, Concession.ROW):
+            return Concession.NOTHING
+        is_yielding = victim.flow in step.terms.yielding
+        if is_yielding and not step.terms.protects_yielding:
+            return concession
+        is_fresh = self._lifecycle.num_plans - victim.resident_since < self._config.min_resident_steps
+        is_regaining = victim.num_computed_tokens < victim.num_regained_tokens and not is_yielding
+        is_capped = concession is Concession.SWAP and victim.num_seizures >= self._config.max_preemptions
+        return Concession.NOTHING if is_fresh or is_regaining or is_capped else concession
+
+    def _residents(self) -> list[Sequence]:
+        """The sequences that have blocks, are not held and were not granted tokens in this plan, by arrival."""
+        lifecycle = self._lifecycle
+        residents = [seq for seq in lifecycle.running if not seq.num_scheduled_tokens]
+        residents += lifecycle.paused
+        residents += self._kept_by_swapped()
+        residents.sort(key=lambda seq: seq.arrival_index)
+        return residents
+
+    def _kept_by_swapped(self) -> list[Sequence]:
+        return [seq for seq in self._lifecycle.swapped if seq.block_table.device]
