@@ -146,6 +146,8 @@ class EngineLoop:
         plan = self._scheduler.plan(now)
         self._report_policy_fault()
         self._publish()  # what commands and deadlines did need not wait for the step
+        if self._num_failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
+            raise RunnerFailedError(self._num_failures_in_a_row)
         if plan is None:
             return False
         started_at = self.now()
@@ -154,7 +156,7 @@ class EngineLoop:
             self._emit(self._scheduler.commit(output, self.now()))
             self._count_step(plan, self.now() - started_at)
         self._publish()
-        if self._num_failures_in_a_row == MAX_FAILURES_IN_A_ROW:
+        if self._num_failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
             raise RunnerFailedError(self._num_failures_in_a_row)
         return True
 

@@ -12,6 +12,7 @@ by `starvation_ms` and the older requests that have starved too. A head that doe
 call; of tenants' outputs the latest `MAX_TENANTS` are remembered.
 """
 
+import math
 from collections import OrderedDict, abc, deque
 from dataclasses import dataclass
 
@@ -129,7 +130,7 @@ class Srpt:
 
     def _predict(self, seq: SequenceView) -> float:
         outputs = self._outputs.get(seq.tenant_id)
-        mean = self._mean_output if outputs is None else sum(outputs) / len(outputs)
+        mean = self._mean_output if outputs is None else math.fsum(outputs) / len(outputs)
         return min(mean, float(seq.max_num_tokens - seq.num_prompt_tokens))
 
     def _learn(self, tenant_id: TenantId, num_output_tokens: float) -> None:

@@ -153,7 +153,7 @@ class Vtc:
     def _passes(self, services: abc.Iterable[Service], first: TenantId, limit: float) -> bool:
         """True if `services` may bring the tenant that comes first up to `limit`."""
         served = [each for each in services if each.flow.tenant_id == first]
-        cost = sum(self._output_cost * each.num_output_tokens / weight_of(each.flow) for each in served)
+        cost = math.fsum(self._output_cost * each.num_output_tokens / weight_of(each.flow) for each in served)
         return bool(served) and self._tenants[first].counter + cost >= limit
 
     def _floor(self) -> float:

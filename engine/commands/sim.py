@@ -126,7 +126,7 @@ def suite(
                 typer.echo(f"{each.name} {each.title}: {policy_label(choice)}", err=True)
                 verdicts.append(each.verdict(bench, choice))
         if str(json) != "-":
-            stdout = Console()
+            stdout = output.table_console()
             stdout.print(f"C = {bench.work_per_s:,.0f} work/s on cost line {line.name}, seed {seed}, scale {scale:g}")
             stdout.print(suite_table.verdict_table(chosen, verdicts))
         output.write_json(json, {"work_per_s": bench.work_per_s, "verdicts": suite_table.verdicts_to_json(verdicts)})
@@ -200,7 +200,7 @@ def validate(
         plan = validation.Plan(policies, parse_policy(preemption_policy), costs or None, load, repeat)
         comparisons = validation.validate(traffic, size, plan)
         if str(json) != "-":
-            Console().print(validation.comparison_table(comparisons))
+            output.table_console().print(validation.comparison_table(comparisons))
         output.write_json(json, validation.comparisons_to_json(comparisons))
 
 
@@ -223,7 +223,7 @@ def _outcome(setup: Setup, traffic: Trace, until: Nanos | None, warm_up_ns: int,
 
 def _show(outcomes: abc.Sequence[Outcome], setup: Setup, json: Path | None, picture: Path | None, title: str) -> None:
     if str(json) != "-":
-        Console().print(outcome_tables(outcomes))
+        output.table_console().print(outcome_tables(outcomes))
     if json is not None:
         output.write_text(json, to_json_text(outcomes, config=options.describe(setup)))
     if picture is not None:

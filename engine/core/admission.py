@@ -138,11 +138,13 @@ class Admission:
         claimant = self._memory.claimant
         if step.has_preempted and claimant is None:
             return None
-        seq = self._select(step, band, step.passed)
-        if self._rows.are_exhausted and seq is not None:
-            # Without a row only one comes in, from the host: it is there when the next row is free.
-            return seq if seq.status is SequenceStatus.SWAPPED and not self._lifecycle.paused else None
-        return seq
+        while (seq := self._select(step, band, step.passed)) is not None:
+            if seq.status is SequenceStatus.WAITING:
+                return None if self._rows.are_exhausted else seq
+            if self._lifecycle.rows.num_free or not (self._lifecycle.paused or self._blocks.in_flight):
+                return seq
+            step.passed.append(seq)  # without a row only one comes in from the host: it is there for the next row
+        return None
 
     def _is_open(self) -> bool:
         interval, lifecycle = self._config.admission_interval, self._lifecycle
@@ -171,7 +173,8 @@ class Admission:
 
     def _swap_in(self, step: Step, seq: Sequence) -> bool:
         preemptions = self._memory.preemptions
-        if not preemptions.is_link_free(CopyDirection.IN, step.now):
+        is_idle = not self._lifecycle.running and not self._blocks.in_flight  # the link has nothing better to do
+        if not is_idle and not preemptions.is_link_free(CopyDirection.IN, step.now):
             return False
         self._memory.use(seq)
         preemptions.note_copy(CopyDirection.IN, len(seq.block_table.host), step.now)

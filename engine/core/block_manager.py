@@ -52,6 +52,8 @@ class BlockManager:
 
     def num_movable(self, table: BlockTable) -> int:
         """Device blocks at the end of `table` that nobody shares: only they can change pools."""
+        if not self.pool.num_shared:
+            return len(table.device)
         count = 0
         for block_id in reversed(table.device):
             if self.pool.reference_count(block_id) > 1:

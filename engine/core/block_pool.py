@@ -10,11 +10,15 @@ Block = TypeVar("Block", bound=int)
 
 
 class BlockPool(Generic[Block]):
-    """The ids in `block_ids`, from 0 on. A block is free exactly when its reference count is 0."""
+    """The ids in `block_ids`, from 0 on. A block is free exactly when its reference count is 0.
+
+    num_shared  references beyond the first, over all blocks
+    """
 
     def __init__(self, block_ids: abc.Iterable[Block]) -> None:
         self._free = deque(block_ids)
         self._reference_counts = [0] * len(self._free)
+        self.num_shared = 0
 
     @property
     def num_blocks(self) -> int:
@@ -45,6 +49,7 @@ class BlockPool(Generic[Block]):
         for block_id in block_ids:
             assert self._reference_counts[block_id] > 0, f"block {block_id} is free and cannot be shared"
             self._reference_counts[block_id] += 1
+            self.num_shared += 1
 
     def release(self, block_ids: abc.Iterable[Block]) -> None:
         """Each of these blocks has one reference less, and is free if that was the last."""
@@ -53,6 +58,8 @@ class BlockPool(Generic[Block]):
             count = counts[block_id] - 1
             assert count >= 0, f"block {block_id} was released twice"
             counts[block_id] = count
-            if not count:
+            if count:
+                self.num_shared -= 1
+            else:
                 freed.append(block_id)
         self._free.extend(freed)

@@ -4,7 +4,6 @@ SchedulerError
 ├── DuplicateRequestError     the generation id is already known
 ├── RequestTooLargeError      the request can never fit the context or the pool
 ├── StaleOutputError          an output that does not answer the open plan: a bug of the caller
-├── PolicyFaultError          a policy named a sequence that it was not offered: a bug of the policy
 └── InvariantError            the state contradicts itself: a bug of the scheduler
 """
 
@@ -32,10 +31,6 @@ class RequestTooLargeError(SchedulerError):
 
 class StaleOutputError(SchedulerError):
     """`commit` got an output of another step than the open plan's, or without a result for each row that samples."""
-
-
-class PolicyFaultError(SchedulerError):
-    """A policy chose a sequence that it was not offered."""
 
 
 class InvariantError(SchedulerError):

@@ -163,6 +163,8 @@ class Flows:
         if known is not None and (revision < known[1] or known == (weight, revision)):
             return
         self._weights[path] = (weight, revision)
+        if known is not None and known[0] == weight:
+            return  # only its revision has risen
         for name in self._classes:
             node = self._nodes.get((name, *path))
             if node is not None:

@@ -20,7 +20,7 @@ from engine.core.sequence import Sequence
 from engine.core.step import Step
 from engine.core.types import Nanos, Request
 
-MIN_STEPS = 2  # a shorter leap saves nothing
+MIN_STEPS = 1
 TOKEN = 0  # what every sequence samples
 
 

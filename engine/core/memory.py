@@ -130,10 +130,7 @@ class Memory:
             return False
         if num_needed + self._num_growth(step, seq) <= num_spare or not self._can_anyone_grow(step):
             return True
-        is_reserved = self._config.admission_reserve is not AdmissionReserve.GROWTH
-        if is_reserved or not self._is_light(seq):
-            return False
-        return num_needed + self._num_promised(step) <= num_spare
+        return self._is_light(step, seq) and num_needed + self._num_promised(step) <= num_spare
 
     def _try_claim(self, step: Step, seq: Sequence) -> bool:
         """True if `seq` has opened a claim: free blocks, those on their way, and victims' together are enough.
@@ -146,7 +143,7 @@ class Memory:
             return False
         num_needed = self.num_needed(seq)
         num_missing = num_needed - self._blocks.num_free - self._blocks.num_fenced + self._num_promised(step)
-        if num_missing <= 0 and not self._is_light(seq):
+        if num_missing <= 0 and not self._is_light(step, seq):
             return False  # only the growth of others is in its way
         seizures = self._victims.of_claim(step, seq, num_missing) if num_missing > 0 else []
         if seizures is None:
@@ -199,18 +196,26 @@ class Memory:
         step.has_preempted = step.has_preempted or victim.hold_reason is None
 
     def _can_anyone_grow(self, step: Step) -> bool:
-        return bool(self._growing(step) or self._blocks.in_flight)
+        yielding, lifecycle = step.terms.yielding, self._lifecycle
+        can_grow = any(seq.flow not in yielding for seq in (*lifecycle.running, *lifecycle.paused))
+        return can_grow or bool(self._blocks.in_flight)
 
     def _growing(self, step: Step) -> list[Sequence]:
         """Residents that go on in this plan whoever comes in: those that do not yield."""
         yielding = step.terms.yielding
         return [seq for seq in (*self._lifecycle.running, *self._lifecycle.paused) if seq.flow not in yielding]
 
-    def _is_light(self, seq: Sequence) -> bool:
-        """True if the flow of a head stays within its share of the pool with it; within half, if it has some blocks."""
+    def _is_light(self, step: Step, seq: Sequence) -> bool:
+        """True if the flow of a head stays within its share of the pool with it, or within half if it has some blocks.
+
+        A flow that is alone is never light: its growth is its own.
+        """
+        if self._config.admission_reserve is not AdmissionReserve.GROWTH:
+            return False
         num_held = seq.flow.num_device_blocks
         part = SMALL_PART if num_held else 1.0
-        return num_held + self.num_needed(seq) <= part * self._victims.share(seq.flow, seq.flow)
+        shares = self._victims.shares(step, seq.flow)
+        return len(shares) > 1 and num_held + self.num_needed(seq) <= part * shares[seq.flow]
 
     def _is_hopeless(self, seq: Sequence) -> bool:
         """True if `seq` would not fit beside the blocks of its own flow even if all others were gone."""

@@ -86,7 +86,7 @@ class Pacing:
         assert self._step is not None
         yielding = self._step.terms.yielding
         self._decoding = {flow: None for flow in self._step.flows if flow not in yielding and _decodes(flow)}
-        self._weight_total = sum([flow.weight for flow in self._decoding])
+        self._weight_total = math.fsum(map(self._step.weight, self._decoding))
         self._has_looked = True
 
     def _left_ns(self, flow: Flow) -> float | None:
@@ -95,7 +95,9 @@ class Pacing:
             return None
         if not self._has_looked:
             self._look()
-        others = self._weight_total - (flow.weight if flow in self._decoding else 0.0)
+        assert self._step is not None
+        weight = self._step.weight(flow)
+        others = self._weight_total - (weight if flow in self._decoding else 0.0)
         if len(self._decoding) <= (flow in self._decoding):
             self._allowances.pop(flow, None)
             return None
@@ -107,7 +109,7 @@ class Pacing:
                 del self._allowances[next(iter(self._allowances))]
         self._allowances[flow] = allowance
         elapsed_ns = self._decode_clock_ns - allowance.topped_up_at_ns
-        allowance.left_ns = min(most_ns, allowance.left_ns + elapsed_ns * flow.weight / others)
+        allowance.left_ns = min(most_ns, allowance.left_ns + elapsed_ns * weight / others)
         allowance.topped_up_at_ns = self._decode_clock_ns
         return allowance.left_ns
 

@@ -3,7 +3,7 @@
 A policy keeps its own index of waiting sequences, so that asking for the next one costs O(log n) and takes no list.
 It reads no clock, no environment and no global randomness: the same calls give the same answers. In each step:
 
-    begin    once, at the start of a plan     lift, age, decide who yields
+    begin    at the start of a plan           lift, age, decide who yields; again if the plan comes to nothing
     key      per unfinished prompt            order of the chunks
     select   per admission                    who of those that wait comes next
     concede  per candidate victim             whose rows and blocks a head that finds none may take
@@ -172,6 +172,8 @@ class Terms:
                      after them by rank. None: classes mean nothing
     paces_prefill    while other flows decode, a flow's prompts take at most its share of the time
     protects_yielding  residency and the cap on preemptions protect flows that yield, too
+    share            the part of the machine that is a flow's among those that want something; None: by the product of
+                     the weights on its path. For rows, blocks and the time of prompts, where they are short
     """
 
     yielding: abc.Set[FlowView] = frozenset()
@@ -179,6 +181,7 @@ class Terms:
     class_order: tuple[str, ...] | None = None
     paces_prefill: bool = False
     protects_yielding: bool = True
+    share: abc.Callable[[FlowView], float] | None = None
 
 
 class Concession(Enum):

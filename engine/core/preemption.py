@@ -5,6 +5,8 @@ are queued on the link already; recomputation costs a prefill of everything know
 for. Source of both ways: Kwon et al. 2023 (PagedAttention), §4.5; there the choice is fixed, here it is per victim.
 """
 
+import math
+
 from engine.core.config import PreemptionChoice, SchedulerConfig
 from engine.core.events import Preempted
 from engine.core.lifecycle import Lifecycle
@@ -72,7 +74,7 @@ class Preemptions:
         """Time that the copies under way to the host still take, counted as if none had progressed."""
         price = self._lifecycle.prices.copy_out_block_ns
         copies = (entry.copy for entry in self._blocks.in_flight.values())
-        return sum(len(copy.host_block_ids) * price for copy in copies if copy.direction is CopyDirection.OUT)
+        return math.fsum(len(copy.host_block_ids) * price for copy in copies if copy.direction is CopyDirection.OUT)
 
     def swap_out(self, victim: Sequence, num_blocks: int, reason: PauseReason, now: Nanos) -> None:
         """The last `num_blocks` device blocks are on their way to the host, and fenced until the copy is complete."""
@@ -102,7 +104,7 @@ class Preemptions:
             victim.num_preemptions += 1
             victim.flow.account.num_preemptions += 1
             lifecycle.num_preemptions += 1
+            lifecycle.events.append(Preempted(victim.key, mode, reason))
         lifecycle.leave_list(victim)
         lifecycle.leave_row(victim)
         victim.timeline.suspend(now)
-        lifecycle.events.append(Preempted(victim.key, mode, reason))

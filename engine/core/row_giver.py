@@ -14,7 +14,7 @@ MAX_ASKED = 16  # sequences per plan
 
 
 class RowGiver:
-    """The rows of one plan after the other. `are_exhausted`: in this plan somebody asked in vain.
+    """The rows of one plan after the other. `are_exhausted`: in this plan a head asked in vain.
 
     `lends_decodes` False: a decode without a grant is not idle, as it takes turns with the prompts.
     """
@@ -23,11 +23,12 @@ class RowGiver:
         self._lifecycle = lifecycle
         self._lends_decodes = lends_decodes
         self._has_revoked = False
+        self._is_vain_for_residents = False
         self.are_exhausted = False
 
     def begin(self) -> None:
         """A plan begins."""
-        self._has_revoked = self.are_exhausted = False
+        self._has_revoked = self.are_exhausted = self._is_vain_for_residents = False
 
     def can_take(self, step: Step, seq: Sequence) -> bool:
         """True if `take` would find a row for `seq`."""
@@ -77,7 +78,8 @@ class RowGiver:
 
         A plan asks a few, the next one the next few, so that the question costs the same however many rows there are.
         """
-        if self._has_revoked or self.are_exhausted:
+        is_head = seq.status is SequenceStatus.WAITING
+        if self._has_revoked or (self.are_exhausted if is_head else self._is_vain_for_residents):
             return None
         concede = self._lifecycle.policy.concede
         decodes = step.granted[: step.num_decodes]
@@ -85,5 +87,8 @@ class RowGiver:
         for owner in (*decodes[first:], *decodes[:first])[:MAX_ASKED]:
             if owner.num_uncomputed_tokens == 1 and concede(owner, seq) is not Concession.NOTHING:
                 return owner
-        self.are_exhausted = True
+        if is_head:
+            self.are_exhausted = True
+        else:
+            self._is_vain_for_residents = True
         return None

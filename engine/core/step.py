@@ -76,6 +76,10 @@ class Step:
             node.num_planned_prefill_tokens += num_tokens - num_lost
             node.num_planned_output_tokens += is_complete
 
+    def weight(self, flow: Flow) -> float:
+        """The part of the machine that is the flow's, as its policy sees it; else its weight. Only ratios count."""
+        return flow.weight if self.terms.share is None else self.terms.share(flow)
+
     def revoke(self, seq: Sequence) -> None:
         """The decode of `seq` was not granted after all."""
         self.granted.remove(seq)

@@ -5,6 +5,7 @@ those that concede, in the order of the preemption policy. `min_resident_steps`,
 of lost work protect against heads only. Nothing that was granted tokens in a plan is a victim in it. Takes nothing.
 """
 
+import math
 from collections import abc
 from dataclasses import dataclass
 
@@ -46,10 +47,11 @@ class Victims:
         if self._lifecycle.held:
             return self._lifecycle.held[-1]
         residents = self._residents()
+        shares = self.shares(step, claimant.flow)
         heavy = [
             seq
             for seq in residents
-            if seq.flow is claimant.flow or seq.flow.num_device_blocks > self.share(seq.flow, claimant.flow)
+            if seq.flow is claimant.flow or seq.flow.num_device_blocks > shares.get(seq.flow, 0.0)
         ]
         fresh = [seq for seq in heavy if seq.num_seizures < self._config.max_preemptions]
         standing = self._lifecycle.policy.standing
@@ -63,10 +65,11 @@ class Victims:
         """Victims whose blocks are enough, or None. The last one may keep what is not needed."""
         chosen: list[Seizure] = []
         num_host_free = self._blocks.host_pool.num_free
+        shares = self.shares(step, claimant.flow)
         num_left: dict[Flow, int] = {}  # blocks of flows that gave some already
         for victim, concession in self._candidates(step, claimant):
             num_held = num_left.get(victim.flow, victim.flow.num_device_blocks)
-            if concession is Concession.SWAP and chosen and num_held <= self.share(victim.flow, claimant.flow):
+            if concession is Concession.SWAP and chosen and num_held <= shares.get(victim.flow, 0.0):
                 continue
             seizure = self._seizure(victim, concession, num_missing, num_host_free)
             if seizure is None:
@@ -83,11 +86,12 @@ class Victims:
         """Held sequences, then swapped ones with what they have left, the latest arrivals first."""
         return [*reversed(self._lifecycle.held), *reversed(self._kept_by_swapped())]
 
-    def share(self, flow: Flow, claimant: Flow) -> float:
-        """Blocks that are the flow's by weight, among the flows that have some and the one that asks for more."""
+    def shares(self, step: Step, claimant: Flow) -> dict[Flow, float]:
+        """Blocks that are each flow's by weight, of the flows that have some and the one that asks for more."""
         residents = (*self._lifecycle.running, *self._lifecycle.paused)
-        flows = dict.fromkeys((claimant, *(seq.flow for seq in residents)))
-        return self._config.num_device_blocks * flow.weight / sum([each.weight for each in flows])
+        weights = {flow: step.weight(flow) for flow in dict.fromkeys((claimant, *(seq.flow for seq in residents)))}
+        per_weight = self._config.num_device_blocks / math.fsum(weights.values())
+        return {flow: weight * per_weight for flow, weight in weights.items()}
 
     def _seizure(
         self, victim: Sequence, concession: Concession, num_missing: int, num_host_free: int

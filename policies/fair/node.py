@@ -4,6 +4,7 @@
 that no child which is owed something is below, its `peak` the highest that a child ever reached.
 """
 
+import math
 from collections import abc
 from dataclasses import dataclass, field
 
@@ -73,7 +74,7 @@ class Node:
     @property
     def wanting_weight(self) -> float:
         """Sum of the weights of the wanting children."""
-        return sum(weight * count for weight, count in self.weights.items())
+        return math.fsum(weight * count for weight, count in self.weights.items())
 
     def path(self) -> "abc.Iterator[Node]":
         """This node and its ancestors, without the root."""

@@ -5,6 +5,7 @@ charged for that up to the lead cap, and the rest is exported as borrowed. `stri
 even if the device idles. The bound on charged service is the same in both.
 """
 
+import itertools
 from collections import abc
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from policies.costs import OUTPUT_COST, PREFILL_COST
 from policies.fair import state
 from policies.fair.classes import ClassOrder
 from policies.fair.leaps import is_closed, num_steps_to_yield, raise_floors
+from policies.fair.locality import most_local
 from policies.fair.node import Node, downwards, is_as_far_ahead, is_least_ahead, may_take_row, share_of
 from policies.fair.quantities import Quantities
 from policies.fair.tree import Tree
@@ -31,7 +33,6 @@ from policies.options import at_least
 
 MODES = ("work_conserving", "strict")
 SMALL_PART = 0.5  # of its share of the pool, up to which a flow counts as one that has hardly anything
-MAX_LOCAL = 8  # flows within the slack that are compared by their cached prefixes
 
 
 class Fair:
@@ -49,8 +50,6 @@ class Fair:
 
     Raises ValueError, naming the option, where a value is out of range.
     """
-
-    preempts = True
 
     def __init__(
         self,
@@ -93,6 +92,9 @@ class Fair:
         self._start = start
         self._num_plans += 1
         self._quantities.learn(start.config, start.prices)
+        for tree in self._trees.values():
+            for flow in itertools.islice(tree.leaves, 1):
+                self._classes.learn(flow)
         by_class = self._by_class(start)
         for name, (changed, satisfied) in by_class.items():
             self._trees[name].begin(changed, satisfied)
@@ -107,6 +109,7 @@ class Fair:
             class_order=order,
             paces_prefill=self._paces_prefill,
             protects_yielding=not self._is_strict,
+            share=self._share,
         )
 
     def select(self, passed: abc.Collection[SequenceView]) -> SequenceView | None:
@@ -116,7 +119,7 @@ class Fair:
             for yields in (False, True):
                 leaf = self._walk(tree, tree.root, set(excluded), yields=yields)
                 if leaf is not None:
-                    return self._most_local(tree, leaf, excluded).queue.head()
+                    return most_local(tree, leaf, excluded).queue.head()
         return None
 
     def key(self, seq: SequenceView) -> tuple[float, ...]:
@@ -171,8 +174,9 @@ class Fair:
         return num_steps
 
     def standing(self, flow: FlowView) -> tuple[float, ...]:
-        leaf = self._tree(flow).leaf(flow)
-        return tuple(node.counter - parent.floor for node, parent, _ in reversed(leaf.chain))
+        tree = self._trees.get(flow.priority_class.name)
+        nodes = [None if tree is None else tree.find(view.key) for view in flow.nodes]
+        return tuple(0.0 if node is None else node.lead for node in nodes)  # who was forgotten owes nothing
 
     def threshold(self, flow: FlowView) -> tuple[float, ...]:
         """Θ at each node of the path of a flow, as of the last plan."""
@@ -214,6 +218,9 @@ class Fair:
             self.charge(service)
         assert self._start is not None
         self.begin(replace(self._start, now=now, changed=()))
+
+    def _share(self, flow: FlowView) -> float:
+        return share_of(self._tree(flow).leaf(flow))
 
     def _tree(self, flow: FlowView) -> Tree:
         name = flow.priority_class.name
@@ -267,22 +274,6 @@ class Fair:
         low = self._theta_low or node.parent.theta / 2
         return node.lead <= low
 
-    def _most_local(self, tree: Tree, leaf: Node, excluded: set[Node]) -> Node:
-        """Of the siblings within the slack of `leaf`, the one whose head has the longest cached prefix."""
-        parent = leaf.parent
-        if not self._quantities.slack or parent is None:
-            return leaf
-        best, seen = leaf, {*excluded, leaf}
-        limit = tree.rank(leaf)[0] + self._quantities.slack
-        while len(seen) < len(excluded) + MAX_LOCAL:
-            sibling = tree.first_queued(parent, seen)
-            if sibling is None or tree.rank(sibling)[0] > limit or sibling.flow in tree.yielding:
-                break
-            seen.add(sibling)
-            if _num_cached(sibling) > _num_cached(best):
-                best = sibling
-        return best
-
     def _concede_to_class(self, victim: SequenceView, claimant: SequenceView) -> Concession:
         if victim.priority_class.rank > claimant.priority_class.rank:
             return Concession.ANYTHING if victim.priority_class.preemptible else Concession.NOTHING
@@ -303,8 +294,3 @@ class Fair:
         has_surplus = victim.flow.num_device_blocks > share_of(giver) * config.num_device_blocks
         part = SMALL_PART if claimant.flow.num_device_blocks else 1.0
         return has_surplus and num_wanted <= part * share_of(taker) * config.num_device_blocks
-
-
-def _num_cached(leaf: Node) -> int:
-    head = leaf.queue.head()
-    return 0 if head is None else head.num_cached_prompt_tokens

@@ -21,8 +21,8 @@ def dump(trees: abc.Mapping[str, Tree]) -> dict[str, object]:
         for node in tree.nodes():
             is_owed = node.demand is Demand.BACKLOGGED or node.is_owed
             nodes.append([SEPARATOR.join(node.key), node.counter, node.floor, node.peak, node.served_at, int(is_owed)])
-            if node.flow is not None:
-                tenant_id = node.flow.tenant_id
+            if node.parent is not None and not node.children:
+                tenant_id = SEPARATOR.join(node.key[1:])
                 counters[tenant_id] = max(node.counter, counters.get(tenant_id, 0.0))
     return {"nodes": nodes, "counters": counters}
 

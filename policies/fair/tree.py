@@ -134,6 +134,10 @@ class Tree:
             parent.queued.put(child, place)
         return found
 
+    def find(self, key: tuple[str, ...]) -> Node | None:
+        """The node of a path, if it is known."""
+        return self._nodes.get(key)
+
     def nodes(self) -> abc.Iterator[Node]:
         """Every node, the root included."""
         return iter(self._nodes.values())

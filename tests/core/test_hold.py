@@ -130,7 +130,7 @@ def test_held_sequences_keep_their_blocks_if_those_would_not_suffice():
     driver.add(make_request("held", prompt=4, max_output_tokens=4, granted_output_tokens=1))
     driver.add(make_request("running", prompt=16, max_output_tokens=16))
     driver.step()
-    driver.add(make_request("large", prompt=28, max_output_tokens=4))
+    driver.add(make_request("large", prompt=32, max_output_tokens=4))
     driver.step()
 
     assert driver.scheduler.lifecycle.by_generation["held"].num_preemptions == 0

@@ -92,6 +92,8 @@ class Thrashing:
         return heads[0] if heads else None
 
     def concede(self, victim, claimant):
+        if self._num_plans > MAX_TURNS:
+            return self._policy.concede(victim, claimant)
         return Concession.NOTHING if victim.flow is claimant.flow else Concession.ANYTHING
 
 

@@ -1,4 +1,4 @@
-"""What random traffic is made of: settings of tiny pools, requests by their shape, policies and prices to choose from."""
+"""What random traffic is made of: settings of tiny pools, requests by their shape, policies and prices."""
 
 from collections import abc
 from dataclasses import dataclass

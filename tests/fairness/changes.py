@@ -8,6 +8,7 @@ from engine.core.demand import Demands
 from engine.core.lifecycle import Lifecycle
 from engine.core.memory import Memory
 from engine.core.policy import Demand, FlowView, PlanStart, Terms
+from engine.core.victims import Victims
 from policies.fair.tree import Tree
 from tests.fairness.changed_code import Edit
 from tests.fairness.scheduler_world import SchedulerWorld
@@ -132,7 +133,7 @@ CHANGES: dict[str, Change] = {
     "cap_guards_seizure": Change(
         (
             Edit(
-                Memory,
+                Victims,
                 "_concession",
                 {
                     "if is_yielding and not step.terms.protects_yielding:": "if False:",
@@ -152,11 +153,11 @@ CHANGES: dict[str, Change] = {
     "regaining_is_seized": Change(
         (
             Edit(
-                Memory,
+                Victims,
                 "_concession",
                 {"victim.num_computed_tokens < victim.num_regained_tokens and not is_yielding": "False"},
             ),
-            Edit(Memory, "_seizure", {"if concession is Concession.SWAP:": "if False:"}),
+            Edit(Victims, "_seizure", {"if concession is Concession.SWAP:": "if False:"}),
         )
     ),
     "global_lift": Change(
@@ -179,7 +180,7 @@ CHANGES: dict[str, Change] = {
             ),
         )
     ),
-    "first_head_claims": Change((Edit(Admission, "claim", {"len(passed) < MAX_CLAIMANTS": "not passed"}),)),
+    "first_head_claims": Change((Edit(Admission, "_heads", {"len(passed) < MAX_CLAIMANTS": "not passed"}),)),
     "reservations_count_against_claim": Change(
         (
             Edit(

@@ -179,7 +179,7 @@ class TestConcession:
 
         assert desk.policy.concede(holder, entrant) is Concession.SWAP
 
-    @pytest.mark.parametrize("hindrance", ["has a block", "is ahead", "needs more than its share"])
+    @pytest.mark.parametrize("hindrance", ["has blocks", "is ahead", "needs more than its share"])
     def test_an_entrant_takes_within_its_rights_only(self, hindrance: str):
         desk = Desk()
         a, b = siblings(desk, 1, 1)
@@ -187,8 +187,8 @@ class TestConcession:
         a.num_device_blocks = 33
         prompt = 1 + 32 * CONFIG.block_size if hindrance == "needs more than its share" else 12
         entrant = desk.arrive(b, num_prompt_tokens=prompt)
-        if hindrance == "has a block":
-            b.num_device_blocks = 1
+        if hindrance == "has blocks":
+            b.num_device_blocks = 14  # with three more it were above half of its share
         if hindrance == "is ahead":
             desk.serve(b, 1)
             desk.begin()

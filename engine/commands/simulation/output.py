@@ -1,11 +1,13 @@
 """Where results and mistakes of `evenflow sim` go."""
 
+import os
 from collections import abc
 from contextlib import contextmanager
 from json import dumps
 from pathlib import Path
 
 import typer
+from rich.console import Console
 
 from engine.errors import StartError
 from engine.model.errors import ModelError
@@ -13,6 +15,13 @@ from engine.plugins import PolicyError
 from engine.sim.errors import ScenarioError, SimulationError
 
 EXIT_USAGE = 2
+FILE_COLUMNS = 160  # of a table that no terminal limits
+
+
+def table_console() -> Console:
+    """Stdout, as wide as the terminal; wide enough for several runs where it is none."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=FILE_COLUMNS)
 
 
 def write_json(path: Path | None, content: object) -> None:

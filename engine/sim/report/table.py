@@ -65,12 +65,23 @@ def _run_table(outcomes: abc.Sequence[Outcome]) -> Table:
     table.add_column("")
     for outcome in outcomes:
         table.add_column(outcome.label, justify="right", no_wrap=True)
-    for title, rows in (("run", RUN_ROWS), ("fairness", FAIRNESS_ROWS), ("preemption", PREEMPTION_ROWS)):
+    has_bytes = any(run.totals.bytes_out or run.totals.bytes_in for run in outcomes)
+    preemption = PREEMPTION_ROWS if has_bytes else PREEMPTION_ROWS[:-1]
+    for title, rows in (("run", RUN_ROWS), ("fairness", FAIRNESS_ROWS), ("preemption", preemption)):
         _add_rows(table, title, rows, outcomes)
-    for name in dict.fromkeys(group.name for outcome in outcomes for group in outcome.groups):
+    for name in _group_names(outcomes):
         of_group = [row.of(name) for row in (*GROUP_ROWS, *_goodput_rows(outcomes))]
         _add_rows(table, GROUP_TITLES[name], of_group, outcomes)
     return table
+
+
+def _group_names(outcomes: abc.Iterable[Outcome]) -> list[str]:
+    """Without those that are all tenants under another name."""
+    names: dict[str, None] = {}
+    for outcome in outcomes:
+        num_all = max((group.num_tenants for group in outcome.groups), default=0)
+        names |= dict.fromkeys(each.name for each in outcome.groups if each.name == "all" or each.num_tenants < num_all)
+    return list(names)
 
 
 def _tenant_table(outcomes: abc.Sequence[Outcome]) -> Table:
@@ -160,6 +171,7 @@ PREEMPTION_ROWS = (
     _Row("most losses of one request", lambda run: (run.totals.max_preemptions,), units.count, min),
     _Row("recomputed tokens", lambda run: (run.totals.recomputed_share,), units.percent, min),
     _Row("blocks out / in", lambda run: (run.totals.num_blocks_out, run.totals.num_blocks_in), units.count),
+    # The last one, as it is left out where nobody told the size of a block.
     _Row("bytes out / in", lambda run: (run.totals.bytes_out, run.totals.bytes_in), units.size),
 )
 GROUP_ROWS = (
