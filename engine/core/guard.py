@@ -142,19 +142,25 @@ class GuardedPreemption:
         now: Nanos,
     ) -> abc.Iterator[Sequence]:
         """Sequences of `resident`, each at most once."""
-        offered = {seq.key: seq for seq in resident}
         if self.policy is not None:
             try:
-                for view in self.policy.victims(resident, claimant, standing, now):
-                    victim = offered.pop(view.key, None)
-                    if victim is None:
-                        raise ValueError(f"chose {view.key}, which it was not offered")
-                    yield victim
-                return
+                return iter(_checked(self.policy.victims(resident, claimant, standing, now), resident))
             except Exception as error:
                 self.fault = f"{_name(self.policy)}: {type(error).__name__}: {error}"
                 self.policy = None
-        yield from sorted(offered.values(), key=lambda seq: -seq.arrival_index)
+        return iter(sorted(resident, key=lambda seq: -seq.arrival_index))
+
+
+def _checked(victims: abc.Iterator[SequenceView], resident: abc.Sequence[Sequence]) -> list[Sequence]:
+    """The victims, in order. Raises ValueError if one was not offered, or is named twice; never asks without end."""
+    offered = {seq.key: seq for seq in resident}
+    chosen = []
+    for view in victims:
+        victim = offered.pop(view.key, None)
+        if victim is None:
+            raise ValueError(f"victims named {view.key}, which it was not offered, or twice")
+        chosen.append(victim)
+    return chosen
 
 
 def _name(policy: object) -> str:

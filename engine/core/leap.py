@@ -20,7 +20,6 @@ from engine.core.sequence import Sequence
 from engine.core.step import Step
 from engine.core.types import Nanos, Request
 
-MIN_STEPS = 1
 TOKEN = 0  # what every sequence samples
 
 
@@ -66,9 +65,9 @@ class Leap:
             for seq in step.granted
         )
         num_steps -= 1
-        while num_steps >= MIN_STEPS and not self._fits(step, num_steps):
+        while num_steps and not self._fits(step, num_steps):
             num_steps //= 2
-        return num_steps if num_steps >= MIN_STEPS else 0
+        return num_steps
 
     def take(self, times: abc.Sequence[Nanos]) -> StepPlan | None:
         """The open plan was committed at the first of `times`, the one after it at the second, and so on; the plan made

@@ -101,8 +101,7 @@ class Memory:
         """`seq` comes in; a claim of its own is used."""
         if self._claim is not None and self._claim.seq is seq:
             self._claim = None
-        if self._num_lacking_by_others is not None:
-            self._num_lacking_by_others += self._num_lacking(seq) - self.num_needed(seq)
+        self._num_lacking_by_others = None
 
     def reserve(self, seq: Sequence) -> None:
         """A head that found no room keeps its need from those behind it, if it could ever come in beside its own."""

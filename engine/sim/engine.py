@@ -12,7 +12,7 @@ from typing import Protocol
 
 from engine.core.errors import DuplicateRequestError, RequestTooLargeError
 from engine.core.events import Event
-from engine.core.leap import MIN_STEPS, Leap
+from engine.core.leap import Leap
 from engine.core.plan import CopyDirection, StepOutput, StepPlan
 from engine.core.types import CopyId, FinishReason, Nanos, Request
 from engine.decision_log import Driven
@@ -158,7 +158,7 @@ class SimulatedEngine:
             ends.append(ends_at)
             num_keys += num_decodes
             ends_at = Nanos(ends_at + self._times.decode_step_ns(num_decodes, num_keys))
-        last = leap.take(ends) if len(ends) >= MIN_STEPS else None
+        last = leap.take(ends) if ends else None
         if last is None:
             return False
         num_taken = last.step_id - plan.step_id

@@ -33,12 +33,10 @@ class TestReserve:
     def test_room_for_the_next_tokens_only_ends_in_preemption(self):
         assert self.driver(AdmissionReserve.GROWTH, "a").scheduler.stats().num_preemptions == 1
 
-    @pytest.mark.xfail(strict=True, reason="a claim within the share ignores what is reserved")
     @pytest.mark.parametrize("reserve", PLEDGED)
     def test_room_for_all_tokens_prevents_preemption(self, reserve: AdmissionReserve):
         assert self.driver(reserve, "a").scheduler.stats().num_preemptions == 0
 
-    @pytest.mark.xfail(strict=True, reason="a claim within the share ignores what is reserved")
     @pytest.mark.parametrize("reserve", PLEDGED)
     def test_room_for_all_tokens_prevents_preemption_by_other_tenants_too(self, reserve: AdmissionReserve):
         stats = self.driver(reserve, "b").scheduler.stats()

@@ -56,7 +56,7 @@ CHANGES: dict[str, object] = {
     "num_host_blocks": 0,
     "preemption_mode": PreemptionChoice.RECOMPUTE,
     "partial_swap": False,
-    "min_resident_steps": 12,
+    "min_resident_steps": 30,
     "max_preemptions": 0,
     "link_share": 0.1,
     "target_step_ms": 9.0,

@@ -162,9 +162,6 @@ def test_a_waiting_request_that_does_not_fit_ends_admission_but_not_running_work
     assert driver.chunks() == [("running", 16, 1)]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="all of the pool is the share of a flow that is alone, so it need not leave room"
-)
 def test_admission_leaves_room_for_what_running_prompts_still_need():
     driver = Driver(make_scheduler(num_device_blocks=8, max_num_batched_tokens=4, max_prefill_share=0.5))
     driver.add(make_request("first", prompt=24, max_output_tokens=4), make_request("second", prompt=8))

@@ -1,7 +1,5 @@
 """All rows are taken: who gets one all the same, from whom, and what the one that lost it keeps."""
 
-import pytest
-
 from engine.core.policy import Concession
 from engine.core.types import PauseReason, PreemptionMode, SequenceStatus
 from engine.plugins import load_scheduling_policy
@@ -105,7 +103,6 @@ def test_one_grant_is_taken_back_per_plan():
     assert [name for name, _, _ in driver.chunks()] == ["a2", "b"]
 
 
-@pytest.mark.xfail(strict=True, reason="the one that lost its row asks for another in vain, which ends all asking")
 def test_the_next_head_has_its_row_in_the_next_plan():
     driver = driver_of(Scripted(concedes={"a": Concession.SWAP}), "a1", "a2", max_num_seqs=2)
     add(driver, "b", "c")
@@ -114,7 +111,6 @@ def test_the_next_head_has_its_row_in_the_next_plan():
     assert sorted(name for name, _, _ in driver.chunks()) == ["b", "c"]
 
 
-@pytest.mark.xfail(strict=True, reason="the one that lost its row asks for another in vain, which ends all asking")
 def test_under_fair_tenants_that_come_together_take_their_rows_plan_by_plan():
     fair = load_scheduling_policy("fair", {"theta": "10000"})
     driver = Driver(
@@ -198,7 +194,6 @@ class TestPrefetch:
         assert [status_of(driver, name) for name in ("a1", "a2")] == [SequenceStatus.PAUSED, SequenceStatus.SWAPPED]
         assert seq_of(driver, "a1").row is None
 
-    @pytest.mark.xfail(strict=True, reason="rows count as exhausted only once somebody asked in vain")
     def test_one_only_even_if_nobody_else_waits_for_a_row(self):
         driver = self.driver()
         driver.step()

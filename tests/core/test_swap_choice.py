@@ -189,7 +189,6 @@ class TestLink:
 
         assert driver.plan().copies[0].direction is CopyDirection.OUT
 
-    @pytest.mark.xfail(strict=True, reason="nothing else runs or is copied, and the policy is blamed for it")
     def test_what_is_to_come_back_does_not_wait_for_a_link_that_nobody_uses(self):
         driver = make_driver(Scripted(concedes={"a": Concession.ANYTHING}), link_share=0.01, partial_swap=False)
         driver.add(*(make_request(name, tenant="a", prompt=8, max_output_tokens=8) for name in ("first", "second")))

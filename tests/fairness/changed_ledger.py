@@ -9,7 +9,10 @@ class ChangedLedger(Ledger):
     """`changes` names the rules that are changed."""
 
     def __init__(self, weight: Bound, threshold: Bound, step_bound: Bound, changes: abc.Set[str]) -> None:
-        super().__init__(weight, threshold, step_bound)
+        if "step_bound_unweighted" in changes:
+            super().__init__(weight, threshold, lambda key: step_bound(key) * weight(key))
+        else:
+            super().__init__(weight, threshold, step_bound)
         self.changes = changes
         self.old_floors: dict[int, float] = {}
 

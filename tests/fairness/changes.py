@@ -8,9 +8,12 @@ from engine.core.demand import Demands
 from engine.core.lifecycle import Lifecycle
 from engine.core.memory import Memory
 from engine.core.policy import Demand, FlowView, PlanStart, Terms
+from engine.core.types import SequenceStatus
 from engine.core.victims import Victims
 from policies.fair.tree import Tree
+from tests.builders import STEP_NS
 from tests.fairness.changed_code import Edit
+from tests.fairness.model import MAX_AGE
 from tests.fairness.scheduler_world import SchedulerWorld
 
 Rewrite = abc.Callable[[SchedulerWorld], abc.Callable[[Terms], Terms]]
@@ -57,6 +60,19 @@ def _protected_run(world: SchedulerWorld) -> abc.Callable[[Terms], Terms]:
         residents = [*lifecycle.running, *lifecycle.paused]
         fresh = {seq.flow for seq in residents if lifecycle.num_plans - seq.resident_since < limit}
         return replace(terms, yielding=frozenset(flow for flow in terms.yielding if flow not in fresh))
+
+    return rewrite
+
+
+def _aged_overtakes(world: SchedulerWorld) -> abc.Callable[[Terms], Terms]:
+    """While a request has waited for long, all flows without such a request yield."""
+
+    def rewrite(terms: Terms) -> Terms:
+        lifecycle = world.scheduler.lifecycle
+        waiting = [seq for seq in lifecycle.by_generation.values() if seq.status is SequenceStatus.WAITING]
+        aged = {seq.flow for seq in waiting if world.now - seq.request.arrived_at > MAX_AGE * STEP_NS}
+        rest = frozenset(flow for flow in lifecycle.flows.all() if flow not in aged)
+        return replace(terms, yielding=rest) if aged else terms
 
     return rewrite
 
@@ -122,6 +138,16 @@ CHANGES: dict[str, Change] = {
         )
     ),
     "uncapped": Change((Edit(Tree, "charge", {"if is_borrowed:": "if False:"}),)),
+    "step_bound_unweighted": Change(
+        (
+            Edit(
+                Tree,
+                "charge",
+                {"self.quantities.step_bound(node)": "self.quantities.step_bound(node) * view.weight"},
+            ),
+        )
+    ),
+    "aged_overtakes": Change(rewrite=_aged_overtakes),
     "held_is_backlogged": Change(
         (
             Edit(Lifecycle, "_hold", {"self._want(seq, wants=False)": "self._want(seq, wants=True)"}),

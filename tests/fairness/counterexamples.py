@@ -100,6 +100,18 @@ COUNTEREXAMPLES = (
         (Flood(F, 16, 8, 6), Flood(G, 480, 150, 6, 0, 1500), Flood(G, 16, 16, 12, 1500)),
         2200,
     ),
+    # f, of weight 4, borrows what g cannot use: a step's cost counts a quarter for it.
+    Counterexample(
+        "step_bound_unweighted",
+        "lemma",
+        Machine(is_strict=False, weights={F: 4.0}),
+        (Flood(F, 16, 8, 6), Flood(G, 480, 150, 6)),
+        600,
+    ),
+    # Of g's burst the last ones have waited for long.
+    Counterexample(
+        "aged_overtakes", "gap", Machine(), (Flood(F, 16, 60, 2), *(Arrival(10, G, 60, 20) for _ in range(40))), 400
+    ),
     Counterexample(
         "held_is_backlogged",
         "idle",

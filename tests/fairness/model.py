@@ -13,6 +13,8 @@ from tests.fairness.machine import Machine
 from tests.fairness.model_memory import Claim, Job, ModelMemory
 from tests.fairness.observer import Committed, Planned
 
+MAX_AGE = 60  # steps, where a changed rule lets old requests overtake
+
 
 class Model(ModelMemory):
     """The scheduler and its policy in one."""
@@ -26,6 +28,7 @@ class Model(ModelMemory):
         self.claim: Claim | None = None
         self.step = 0
         self.served_at: dict[Key, int] = {}
+        self.arrived_at: dict[str, int] = {}
         self.num_arrivals = 0
 
     # --- what the run may do between plans
@@ -33,6 +36,7 @@ class Model(ModelMemory):
     def add(self, name: str, leaf: Key, prompt: int, output: int) -> None:
         self.jobs.append(Job(name, leaf, prompt, output, self.num_arrivals, num_tokens=prompt))
         self.num_arrivals += 1
+        self.arrived_at[name] = self.step
         self.ledger.join(leaf)
 
     def cancel(self, name: str) -> None:
@@ -80,6 +84,10 @@ class Model(ModelMemory):
         if "protected_runs" in self.changes:
             fresh = {job.leaf for job in self._residents() if self._is_protected(job)}
             gated = gated - fresh
+        if "aged_overtakes" in self.changes:
+            waiting = [job for job in self.jobs if job.state == "waiting"]
+            aged = {job.leaf for job in waiting if self.step - self.arrived_at[job.name] > MAX_AGE}
+            gated = self.wanting - aged if aged else gated
         self.gated = gated
         self._serve(self.wanting - gated, is_borrowed=False)
         if not self.machine.is_strict:

@@ -84,6 +84,7 @@ class Observer:
         self._excess: dict[tuple[Key, Key], float] = {}
         self._excess_since_lift: dict[tuple[Key, Key], float] = {}
         self._largest_step: dict[Key, float] = {}
+        self._largest_reach: dict[Key, float] = {}
         self._leads: dict[Key, float] = {}
         self._unserved: dict[Key, int] = {}
         self._num_idle = 0
@@ -252,8 +253,10 @@ class Observer:
                 self.report.breach("gap", f"{ahead} got {excess} more than {behind}, just lifted, at most {bound}")
 
     def _reach(self, key: Key) -> float:
-        """The largest lead that a node can have."""
-        return self.bounds.threshold(key) + self._largest_step.get(key, self.bounds.step_bound(key))
+        """The largest lead that a node can have: a lead from before its threshold fell, as weights changed, remains."""
+        reach = self.bounds.threshold(key) + self._largest_step.get(key, self.bounds.step_bound(key))
+        self._largest_reach[key] = max(self._largest_reach.get(key, 0.0), reach)
+        return self._largest_reach[key]
 
 
 def is_denied(seq: Seen) -> bool:

@@ -1,7 +1,5 @@
 """Classes under `fair` in a running scheduler: what a change of their settings changes, and when."""
 
-import pytest
-
 from engine.core.policy import Concession
 from engine.core.types import PriorityClass
 from tests.builders import Driver, make_request, make_scheduler
@@ -29,9 +27,6 @@ def test_a_lower_class_waits_until_the_higher_one_has_ended():
     assert starts(crowded())[-1] == "low"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the class is learnt anew only when one of its flows arrives, changes or is served"
-)
 def test_a_new_rank_governs_those_that_wait_from_the_next_plan_on():
     driver = crowded()
     driver.scheduler.update_classes([PriorityClass("low", -5)], 1)
