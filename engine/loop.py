@@ -8,16 +8,14 @@ are all there is to wait for, the loop sleeps: the copy that ends sends it a com
 
 import time
 from collections import abc, deque
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from engine.core.errors import DuplicateRequestError, RequestTooLargeError
+from engine.core.errors import DuplicateRequestError, PolicyTakeoverError, RequestTooLargeError
 from engine.core.events import Event, Finished
 from engine.core.plan import StepOutput, StepPlan
-from engine.core.policy import PreemptionPolicy, SchedulingPolicy
 from engine.core.types import CopyId, Nanos
 from engine.decision_log import Driven, PolicyChoice, RecordedScheduler
 from engine.errors import InvalidFieldError, RunnerFailedError
@@ -30,6 +28,7 @@ from engine.loop_messages import (
     Grant,
     LoopStats,
     Outlet,
+    Policies,
     ReadStats,
     Refused,
     SetClass,
@@ -71,14 +70,6 @@ class Runner(Protocol):
 
     def wake_on_completion(self, wake: abc.Callable[[], object]) -> None:
         """From now on `wake` is called, on any thread, when a copy has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policies:
-    """The two plug-ins."""
-
-    scheduling: SchedulingPolicy
-    preemption: PreemptionPolicy
 
 
 class EngineLoop:
@@ -237,24 +228,30 @@ class EngineLoop:
 
     def _set_policies(self, command: SetPolicies) -> None:
         now = self.now()
-        if self._policies is not None:
-            policies = Policies(
-                command.scheduling or self._policies.scheduling, command.preemption or self._policies.preemption
-            )
-            try:
-                check_pair(policies.scheduling, policies.preemption)
-            except PolicyError as error:
-                field = "name" if command.preemption is None else "preemption_name"
-                refusal = InvalidFieldError(field, f"cannot be taken: {error}")
-                self._outbox.append(Delivery(command.outlet, Refused(refusal), now))
-                return
-            self._policies = policies
-        self._name_for_log(command)
-        if command.scheduling is not None:
-            self._scheduler.set_scheduling_policy(command.scheduling, now)
+        try:
+            policies = self._checked_pair(command)
+            self._name_for_log(command)
+            if command.scheduling is not None:
+                self._scheduler.set_scheduling_policy(command.scheduling, now)
+        except (PolicyError, PolicyTakeoverError) as error:
+            field = "name" if command.preemption is None else "preemption_name"
+            refusal = InvalidFieldError(field, f"cannot be taken: {error}")
+            self._outbox.append(Delivery(command.outlet, Refused(refusal), now))
+            return
         if command.preemption is not None:
             self._scheduler.set_preemption_policy(command.preemption)
+        self._policies = policies
         self._outbox.append(Delivery(command.outlet, Accepted(), now))
+
+    def _checked_pair(self, command: SetPolicies) -> Policies | None:
+        """The policies that would be in force. Raises PolicyError where one needs what the other does not do."""
+        if self._policies is None:
+            return None
+        policies = Policies(
+            command.scheduling or self._policies.scheduling, command.preemption or self._policies.preemption
+        )
+        check_pair(policies.scheduling, policies.preemption)
+        return policies
 
     def _name_for_log(self, command: SetPolicies) -> None:
         if not isinstance(self._scheduler, RecordedScheduler):

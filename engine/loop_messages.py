@@ -112,6 +112,14 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Policies:
+    """The two plug-ins."""
+
+    scheduling: SchedulingPolicy
+    preemption: PreemptionPolicy
+
+
+@dataclass(frozen=True, slots=True)
 class SetPolicies:
     """Decide by these policies from the next step on; None: that one stays. `outlet` gets Accepted or Refused.
 

@@ -93,6 +93,8 @@ def _load(group: str, name: str, options: abc.Mapping[str, str]) -> Any:  # a st
         return factory(**arguments)
     except ValueError as error:
         raise InvalidOptionError(f"policy {name}: {error}") from error
+    except Exception as error:  # a stranger's constructor: what it cannot do is its fault, not the engine's
+        raise BrokenPolicyError(f"policy {name} cannot be made: {type(error).__name__}: {error}") from error
 
 
 def _entry_point(group: str, name: str) -> EntryPoint:
@@ -110,7 +112,7 @@ def _entry_point(group: str, name: str) -> EntryPoint:
 def _import(entry: EntryPoint) -> abc.Callable[..., Any]:  # its parameters are the policy's own
     try:
         factory = entry.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a stranger's module may raise anything
         raise BrokenPolicyError(f"policy {entry.name} ({entry.value}) cannot be imported: {error}") from error
     if not inspect.isclass(factory):
         raise BrokenPolicyError(f"policy {entry.name} ({entry.value}) is not a class")

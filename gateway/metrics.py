@@ -2,7 +2,8 @@
 
 Tenants beyond MAX_TENANTS are one label, OTHER_TENANTS. Which tenants have a label of their own changes with their
 service; so counters grow here by what was added since the last scrape, under the label that the tenant has now, and
-none ever falls because a label changed hands or the engine started again from zero.
+none falls because the engine started again from zero. A tenant that lost its own label and gets it back begins anew,
+which Prometheus reads as a reset. The engine's own counters are those that it tells.
 """
 
 from collections import abc

@@ -141,7 +141,7 @@ class Admission:
         while (seq := self._select(step, band, step.passed)) is not None:
             if seq.status is SequenceStatus.WAITING:
                 return None if self._rows.are_exhausted else seq
-            if self._lifecycle.rows.num_free or not (self._lifecycle.paused or self._blocks.in_flight):
+            if self._rows.can_take(step, seq) or not (self._lifecycle.paused or self._blocks.in_flight):
                 return seq
             step.passed.append(seq)  # without a row only one comes in from the host: it is there for the next row
         return None

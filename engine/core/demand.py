@@ -1,4 +1,4 @@
-"""Who wants service, and who was denied it: the demand of every flow, from plan to plan (fair-sharing rule R7).
+"""Who wants service, and who was denied it: the demand of every flow, from plan to plan (rule R7 of docs/fairness.md).
 
 A flow is flagged after a plan if one of its unfinished, not held sequences could have used more tokens or memory than
 it got. The flag lives until the next plan's replaces it, even if the denied request left meanwhile; whether the flow

@@ -4,6 +4,7 @@ SchedulerError
 ├── DuplicateRequestError     the generation id is already known
 ├── RequestTooLargeError      the request can never fit the context or the pool
 ├── StaleOutputError          an output that does not answer the open plan: a bug of the caller
+├── PolicyTakeoverError       a policy failed when it was to take over: the old one stays
 └── InvariantError            the state contradicts itself: a bug of the scheduler
 """
 
@@ -35,3 +36,7 @@ class StaleOutputError(SchedulerError):
 
 class InvariantError(SchedulerError):
     """`invariants.check` found a contradiction; the message says which."""
+
+
+class PolicyTakeoverError(SchedulerError):
+    """A policy failed while it took over from another; the message names it and says how."""

@@ -59,7 +59,7 @@ class Flow:
     weight         the product of the weights of its nodes
     num_wanting    unfinished sequences that are not held
     num_satisfied  of them, those that got all that they could use in the plan being made
-    is_flagged     after the last plan some sequence could have used more tokens or memory (fair-sharing rule R7)
+    is_flagged     after the last plan some sequence could have used more tokens or memory (rule R7 of docs/fairness.md)
 
     Written by Lifecycle, Step and Demands.
     """

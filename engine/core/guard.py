@@ -4,9 +4,11 @@ From then on requests are served in order of arrival, and `fault` says which pol
 """
 
 import contextlib
+import itertools
 from collections import abc
 
 from engine.core.arrival_order import ArrivalOrder
+from engine.core.errors import PolicyTakeoverError
 from engine.core.policy import (
     Concession,
     FlowView,
@@ -21,6 +23,10 @@ from engine.core.policy import (
 from engine.core.sequence import Sequence
 from engine.core.types import Nanos
 
+# KeyboardInterrupt stays out: where the scheduler runs in the main thread it is the user's.
+CAUGHT = (Exception, SystemExit, GeneratorExit)
+MAX_RANKS = 32  # numbers of a key or a standing; nobody needs as many, and an endless iterator has more
+
 
 class GuardedPolicy:
     """A scheduling policy that cannot harm the core. `waiting` are the sequences that it was told wait, by arrival."""
@@ -34,68 +40,68 @@ class GuardedPolicy:
     def replace(self, policy: SchedulingPolicy, now: Nanos) -> None:
         """`policy` takes over the newest counters that it understands, and those that wait, in order of arrival.
 
-        What it raises then is raised, and the old policy stays.
+        Raises PolicyTakeoverError if it fails at that; the old policy stays, as if nothing had been asked.
         """
         self._snapshots.pop(type(self.policy), None)
-        with contextlib.suppress(Exception):  # one that cannot tell its counters may still be replaced
-            self._snapshots[type(self.policy)] = self.policy.snapshot()
+        with contextlib.suppress(*CAUGHT):  # one that cannot tell its counters may still be replaced
+            self._snapshots[type(self.policy)] = bytes(self.policy.snapshot())
         for snapshot in reversed(self._snapshots.values()):
-            with contextlib.suppress(ValueError):  # counters of another kind
+            with contextlib.suppress(*CAUGHT):  # counters of another kind, or no counters at all
                 policy.restore(snapshot)
                 break
-        for index in sorted(self.waiting):
-            policy.on_arrive(self.waiting[index], now)
+        try:
+            for index in sorted(self.waiting):
+                policy.on_arrive(self.waiting[index], now)
+        except CAUGHT as error:
+            raise PolicyTakeoverError(_fault(policy, error)) from None
         self.policy, self.fault = policy, None
 
     def on_arrive(self, seq: SequenceView, now: Nanos) -> None:
         self.waiting[seq.arrival_index] = seq
         try:
             self.policy.on_arrive(seq, now)
-        except Exception as error:
+        except CAUGHT as error:
             self.fail(error)
 
     def on_leave(self, seq: SequenceView, reason: LeaveReason, now: Nanos) -> None:
         self.waiting.pop(seq.arrival_index, None)
         try:
             self.policy.on_leave(seq, reason, now)
-        except Exception as error:
+        except CAUGHT as error:
             self.fail(error)
 
     def begin(self, start: PlanStart) -> Terms:
         try:
             terms = self.policy.begin(start)
-            if not isinstance(terms, Terms):
-                raise TypeError(f"begin must return Terms, not {type(terms).__name__}")
+            _check_terms(terms)
             return terms
-        except Exception as error:
+        except CAUGHT as error:
             self.fail(error)
             return Terms()
 
     def select(self, passed: abc.Collection[SequenceView]) -> SequenceView | None:
         """A sequence that waits and was not passed, or None."""
+        passed = tuple(passed)
         try:
             chosen = self.policy.select(passed)
             if chosen is not None and (self.waiting.get(chosen.arrival_index) is not chosen or chosen in passed):
                 raise ValueError(f"select chose {chosen.key}, which was not to be had")
-        except Exception as error:
+        except CAUGHT as error:
             self.fail(error)
             return self.policy.select(passed)
         return chosen
 
     def key(self, seq: SequenceView) -> tuple[float, ...]:
         try:
-            key = self.policy.key(seq)
-            if any(value != value for value in key):  # NaN compares with nothing, a str has no number
-                raise ValueError(f"key is {key}")
-            return tuple(map(float, key))
-        except Exception as error:
+            return _ranks(self.policy.key(seq))
+        except CAUGHT as error:
             self.fail(error)
             return self.policy.key(seq)
 
     def concede(self, victim: SequenceView, claimant: SequenceView) -> Concession:
         try:
             return Concession(self.policy.concede(victim, claimant))
-        except Exception as error:
+        except CAUGHT as error:
             self.fail(error)
             return Concession.NOTHING
 
@@ -105,19 +111,19 @@ class GuardedPolicy:
         try:
             for service in services:
                 charge(service)
-        except Exception as error:
+        except CAUGHT as error:
             self.fail(error)
 
     def standing(self, flow: FlowView) -> tuple[float, ...]:
         try:
-            return tuple(map(float, self.policy.standing(flow)))
-        except Exception as error:
+            return _ranks(self.policy.standing(flow))
+        except CAUGHT as error:
             self.fail(error)
             return ()
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """The order of arrival takes over."""
-        self.fault = f"{_name(self.policy)}: {type(error).__name__}: {error}"
+        self.fault = _fault(self.policy, error)
         fallback = ArrivalOrder()
         for index in sorted(self.waiting):
             fallback.on_arrive(self.waiting[index], Nanos(0))
@@ -144,9 +150,9 @@ class GuardedPreemption:
         """Sequences of `resident`, each at most once."""
         if self.policy is not None:
             try:
-                return iter(_checked(self.policy.victims(resident, claimant, standing, now), resident))
-            except Exception as error:
-                self.fault = f"{_name(self.policy)}: {type(error).__name__}: {error}"
+                return iter(_checked(self.policy.victims(tuple(resident), claimant, standing, now), resident))
+            except CAUGHT as error:
+                self.fault = _fault(self.policy, error)
                 self.policy = None
         return iter(sorted(resident, key=lambda seq: -seq.arrival_index))
 
@@ -158,10 +164,32 @@ def _checked(victims: abc.Iterator[SequenceView], resident: abc.Sequence[Sequenc
     for view in victims:
         victim = offered.pop(view.key, None)
         if victim is None:
-            raise ValueError(f"victims named {view.key}, which it was not offered, or twice")
+            raise ValueError(f"victims chose {view.key}, which it was not offered, or had named before")
         chosen.append(victim)
     return chosen
 
 
-def _name(policy: object) -> str:
-    return f"policy {type(policy).__module__}.{type(policy).__qualname__}"
+def _ranks(numbers: abc.Iterable[float]) -> tuple[float, ...]:
+    """The numbers, each of which compares with any other. Raises ValueError where one does not."""
+    ranks = tuple(map(float, itertools.islice(numbers, MAX_RANKS)))
+    if any(rank != rank for rank in ranks):
+        raise ValueError(f"there is no order among {ranks}")
+    return ranks
+
+
+def _check_terms(terms: Terms) -> None:
+    if not isinstance(terms, Terms):
+        raise TypeError(f"begin must return Terms, not {type(terms).__name__}")
+    order, share = terms.class_order, terms.share
+    is_order = order is None or (isinstance(order, tuple) and all(isinstance(name, str) for name in order))
+    if not (isinstance(terms.yielding, abc.Set) and is_order and (share is None or callable(share))):
+        raise TypeError(f"begin returned {type(terms).__name__} with a field of another type")
+
+
+def _fault(policy: object, error: BaseException) -> str:
+    """Whose fault it was, and what happened, in one line."""
+    try:
+        text = str(error)
+    except CAUGHT:
+        text = "its message cannot be read"
+    return f"policy {type(policy).__module__}.{type(policy).__qualname__}: {type(error).__name__}: {text}"

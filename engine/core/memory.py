@@ -1,4 +1,4 @@
-"""Who gets blocks when they are short (fair-sharing rule R5), apart from who gets tokens.
+"""Who gets blocks when they are short (rule R5 of docs/fairness.md), apart from who gets tokens.
 
 reservation  a head that does not fit keeps its need from those behind it in the order, for this plan
 claim        one such head at a time also takes blocks from sequences that give way, all that it needs or none, and
@@ -113,9 +113,9 @@ class Memory:
         claim. Heads behind one that comes in are not looked at."""
         num_reserved = 0
         for seq in heads:
-            if self._claim is not None or self._has_room(step, seq, self.num_unclaimed - num_reserved):
+            if self._claim is not None or self._has_room(step, seq, self.num_spare - num_reserved):
                 return
-            if self._try_claim(step, seq):
+            if self._try_claim(step, seq, is_behind=num_reserved + self._num_reserved > 0):
                 return
             num_reserved += 0 if self._is_hopeless(seq) else self.num_needed(seq)
 
@@ -131,18 +131,18 @@ class Memory:
             return True
         return self._is_light(step, seq) and num_needed + self._num_promised(step) <= num_spare
 
-    def _try_claim(self, step: Step, seq: Sequence) -> bool:
+    def _try_claim(self, step: Step, seq: Sequence, *, is_behind: bool) -> bool:
         """True if `seq` has opened a claim: free blocks, those on their way, and victims' together are enough.
 
         The growth that others were promised and what heads before it reserved do not stand in the way of a claim, but
-        the known tokens of others do.
+        the known tokens of others do. `is_behind`: some head before it reserved blocks.
         """
         is_link_free = self.preemptions.is_link_free(CopyDirection.OUT, step.now)
         if not is_link_free or self._is_hopeless(seq):
             return False
         num_needed = self.num_needed(seq)
         num_missing = num_needed - self._blocks.num_free - self._blocks.num_fenced + self._num_promised(step)
-        if num_missing <= 0 and not self._is_light(step, seq):
+        if num_missing <= 0 and not (is_behind or self._is_light(step, seq)):
             return False  # only the growth of others is in its way
         seizures = self._victims.of_claim(step, seq, num_missing) if num_missing > 0 else []
         if seizures is None:

@@ -15,7 +15,7 @@ pass B  flows that yield get what is left of step, rows and blocks, unless the p
 5. Ties are broken by arrival.
 
 Sources: chunked prefill beside decodes, Agrawal et al. 2024 (Sarathi-Serve); the two passes, claims and yielding are
-the rules R3-R5 that the bounds of `fair` are proved for. Blocks are `memory`'s business, prompts `admission`'s.
+the rules R3-R5 of docs/fairness.md. Blocks are `memory`'s business, prompts `admission`'s.
 """
 
 from collections import abc
@@ -125,7 +125,7 @@ class Planner:
             if seq.status is not SequenceStatus.PAUSED or not step.budget:
                 continue
             has_room = seq.num_tokens <= self._blocks.capacity(seq.block_table) or self._memory.has_block(
-                step, seq, is_entitled=False
+                step, seq, is_entitled=not band.is_yielding
             )
             if has_room and self._rows.take(step, seq):
                 self._lifecycle.start(seq, step.now)

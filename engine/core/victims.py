@@ -134,7 +134,7 @@ class Victims:
         if is_yielding and not step.terms.protects_yielding:
             return concession
         is_fresh = self._lifecycle.num_plans - victim.resident_since < self._config.min_resident_steps
-        is_regaining = victim.num_computed_tokens < victim.num_regained_tokens and not is_yielding
+        is_regaining = 0 < victim.num_regained_tokens >= victim.num_computed_tokens and not is_yielding
         is_capped = concession is Concession.SWAP and victim.num_seizures >= self._config.max_preemptions
         return Concession.NOTHING if is_fresh or is_regaining or is_capped else concession
 

@@ -19,8 +19,8 @@ from engine.core.scheduler import Scheduler
 from engine.core.types import FinishReason
 from engine.decision_log import DecisionLog, Driven, LogHeader, PolicyChoice, RecordedScheduler
 from engine.errors import SettingsError
-from engine.loop import EngineLoop, Policies
-from engine.loop_messages import Delivery, Stop
+from engine.loop import EngineLoop
+from engine.loop_messages import Delivery, Policies, Stop
 from engine.plugins import PolicyError, check_pair
 from engine.server.backend import Backend
 from engine.server.intake import Engine, Intake

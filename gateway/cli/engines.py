@@ -7,7 +7,7 @@ import typer
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.command import Admin, admin_command
 from gateway.cli.errors import UsageError
-from gateway.cli.output import Column, OutputFormat, OutputOption, print_many
+from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, stdout
 
 app = typer.Typer(help="Engines, and the policies that they decide by.", no_args_is_help=True)
 
@@ -15,7 +15,10 @@ NameArgument = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Scheduling policy, such as fair. Left out, it stays.")
 ]
 OptionOption = Annotated[
-    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="For the scheduling policy; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--option", metavar="NAME=VALUE", help="For the scheduling policy; repeatable. Left out: its default."
+    ),
 ]
 PreemptionOption = Annotated[
     str | None, typer.Option("--preemption", metavar="NAME", help="Preemption policy. Left out, it stays.")
@@ -36,10 +39,12 @@ COLUMNS: tuple[Column[pb.EngineStatus], ...] = (
     Column("PREEMPTION", lambda engine: policy_text(engine.preemption_policy, dict(engine.preemption_options))),
     Column("STATE", lambda engine: _state_text(engine)),
 )
-SWITCH_COLUMNS: tuple[Column[pb.PolicySwitch], ...] = (
-    Column("ENGINE", lambda switch: switch.engine),
-    Column("SCHEDULING BEFORE", lambda switch: switch.previous_scheduling_policy),
-    Column("PREEMPTION BEFORE", lambda switch: switch.previous_preemption_policy),
+
+
+VALID = "Nothing was changed: valid."
+IN_FORCE = (
+    "In force from the next step on, until the engine starts again: then --scheduling-policy and --preemption-policy of"
+    " evenflow up decide."
 )
 
 
@@ -78,7 +83,23 @@ def set_policy(
         validate_only=validate_only,
     )
     response = admin.call(admin.stub.SetSchedulingPolicy, request)
-    print_many(list(response.switches), SWITCH_COLUMNS, output)
+    print_many(list(response.switches), switch_columns(request), output)
+    if output is OutputFormat.TABLE:
+        stdout().print(VALID if validate_only else IN_FORCE)
+
+
+def switch_columns(request: pb.SetSchedulingPolicyRequest) -> tuple[Column[pb.PolicySwitch], ...]:
+    """How the answer to `request` reads: what each engine decided by, and what by now, or would if it only checks."""
+    scheduling = policy_text(request.scheduling_policy, dict(request.scheduling_options))
+    preemption = policy_text(request.preemption_policy, dict(request.preemption_options))
+    when = "WOULD BE" if request.validate_only else "NOW"
+    return (
+        Column("ENGINE", lambda switch: switch.engine),
+        Column("SCHEDULING BEFORE", lambda switch: switch.previous_scheduling_policy),
+        Column(when, lambda switch: scheduling or f"{switch.previous_scheduling_policy}, unchanged"),
+        Column("PREEMPTION BEFORE", lambda switch: switch.previous_preemption_policy),
+        Column(when, lambda switch: preemption or f"{switch.previous_preemption_policy}, unchanged"),
+    )
 
 
 def parse_options(flag: str, texts: list[str] | tuple[()]) -> dict[str, str]:

@@ -26,7 +26,9 @@ WeightOption = Annotated[
 LimitOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--limit", help="requests=60/1m, total_tokens=100000/1m:burst=20000, concurrency=4, …:model=NAME; repeatable."
+        "--limit",
+        help="requests=60/1m, total_tokens=100000/1m:burst=20000, concurrency=4, …:model=NAME; repeatable. Without a"
+        " period it is per minute; without a burst that is a sixth of the limit.",
     ),
 ]
 StoreLossOption = Annotated[

@@ -107,6 +107,7 @@ async def test_tokens_and_waits_are_counted_for_the_tenant_that_had_them(clients
     batch, chat = run.experiences[BATCH], run.experiences[CHAT]
     assert (batch.num_finished, batch.num_prompt_tokens, batch.num_output_tokens) == (3, 24, 12)
     assert (chat.num_finished, chat.num_tokens) == (1, 6)
+    assert run.num_tokens_beside_flood in range(7)
     assert len(batch.first_tokens_s) == 3
     assert (batch.num_waiting, batch.num_running) == (0, 0)
     assert 0 < batch.finished_s <= run.elapsed_s
@@ -143,6 +144,7 @@ async def test_report_sets_the_policies_side_by_side(clients: Clients):
         chat, batch = runs[policy].experiences[CHAT], runs[policy].experiences[BATCH]
         chat.first_tokens_s, chat.finished_s = [wait_s], 50.0
         batch.num_prompt_tokens, batch.num_output_tokens, batch.finished_s = 3000, 1000, 40.0
+        batch.first_tokens_s, runs[policy].num_tokens_beside_flood = [7.25], 1000 if policy == "fair" else 0
     runs["fair"].figures = {BATCH: TenantStatus(num_pauses=12, num_swaps_out=3, recomputed_tokens=7)}
     shown = io.StringIO()
     console = Console(file=shown, width=200)
@@ -153,6 +155,8 @@ async def test_report_sets_the_policies_side_by_side(clients: Clients):
 
     text = shown.getvalue()
     for expected in ("30.00 s", "within 1.50 s", "100 tokens a second instead of 100", "50.00 s", "12 / 3 / 7"):
+        assert expected in text
+    for expected in ("7.25 s", "20% of all tokens were chat's with fair, 0% with fcfs"):
         assert expected in text
     assert len(live_lines("fair", runs["fair"])) == 2
 

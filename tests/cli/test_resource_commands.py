@@ -196,8 +196,16 @@ async def test_policy_is_set_on_every_engine_and_what_was_before_is_shown(
 
     assert [switch["previous_scheduling_policy"] for switch in switched.json()] == ["fair", "fair"]
     assert (tried.exit_code, "unix:/gone.sock" in tried.stdout) == (0, False)
+    assert "Nothing was changed: valid." in tried.stdout
     choice = PolicyChoice("fair", {"mode": "strict"}, "never", {"x": "1=2"})
     assert [told for told in service.engines[0].told if not told[1]] == [(choice, False)]
+
+
+async def test_what_is_in_force_after_a_switch_is_shown(command_line: CommandLine, service: AdminService):
+    switched = await command_line("engines", "set-policy", "fair", "--option", "mode=strict")
+
+    for text in ("fair (mode=strict)", ", unchanged", "until the engine starts again"):
+        assert text in switched.stdout
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,11 @@ from collections import abc
 
 import pytest
 
+from engine.core.arrival_order import ArrivalOrder
+from engine.core.errors import PolicyTakeoverError
 from engine.core.policy import PlanStart, SequenceView, Service, Standing, Terms
 from engine.core.types import Nanos
+from engine.plugins import load_scheduling_policy
 from policies.fcfs import Fcfs
 from tests.builders import Driver, make_request, make_scheduler
 from tests.fakes import expected_output
@@ -196,7 +199,7 @@ def raising_late(resident: list[SequenceView]) -> abc.Iterator[SequenceView]:
     [
         (raising, "RuntimeError: lost my mind"),
         (raising_late, "RuntimeError: lost my mind"),
-        (lambda resident: iter([stranger()]), "ValueError: chose .*stranger"),
+        (lambda resident: iter([stranger()]), "ValueError: victims chose .*stranger"),
         (lambda resident: iter(None), "TypeError"),
         (lambda resident: iter(["g0"]), "AttributeError"),
     ],
@@ -224,3 +227,90 @@ def test_what_is_charged_reaches_the_policy_once_per_flow_and_step():
     driver.run()
 
     assert [(service.num_prefill_tokens, service.num_output_tokens) for service in charged] == [(10, 2), (0, 1)]
+
+
+class Unable(ArrivalOrder):
+    """Cannot take over what waits."""
+
+    def on_arrive(self, seq, now):
+        raise RuntimeError("not for me")
+
+
+class Speechless(ArrivalOrder):
+    """Tells counters that are none."""
+
+    def snapshot(self):
+        return None
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), RuntimeError("lost my mind")])
+def test_a_policy_that_wants_to_end_the_process_is_replaced(error):
+    class Ends(ArrivalOrder):
+        def charge(self, service):
+            raise error
+
+    driver = Driver(make_scheduler(Ends()))
+    driver.add(make_request("g"))
+    driver.run()
+
+    assert type(error).__name__ in driver.scheduler.policy_fault
+    assert len(driver.output("g")) == 4
+
+
+def test_a_policy_that_cannot_take_over_leaves_the_old_one_in_force():
+    driver = Driver(make_scheduler(max_num_seqs=1))
+    driver.add(make_request("first"), make_request("second"))
+    driver.step()
+
+    with pytest.raises(PolicyTakeoverError, match="Unable: RuntimeError: not for me"):
+        driver.scheduler.set_scheduling_policy(Unable(), driver.now)
+
+    driver.run()
+    assert driver.scheduler.policy_fault is None
+    assert len(driver.output("second")) == 4
+
+
+def test_counters_that_are_none_do_not_stop_the_next_policy():
+    driver = Driver(make_scheduler(Speechless()))
+    driver.scheduler.set_scheduling_policy(load_scheduling_policy("fair", {}), driver.now)
+    driver.add(make_request("g"))
+    driver.run()
+
+    assert driver.scheduler.policy_fault is None
+
+
+def test_a_key_that_reads_as_no_number_has_no_order():
+    class Nan(ArrivalOrder):
+        def key(self, seq):
+            return ("nan",)
+
+    driver = Driver(make_scheduler(Nan()))
+    driver.add(make_request("g"))
+    driver.run()
+
+    assert "no order among" in driver.scheduler.policy_fault
+
+
+def test_what_a_policy_does_to_the_list_it_is_handed_changes_nothing():
+    class Clears(ArrivalOrder):
+        def select(self, passed):
+            passed.clear()
+            return super().select(passed)
+
+    driver = Driver(make_scheduler(Clears()))
+    driver.add(make_request("g"))
+    driver.run()
+
+    assert len(driver.output("g")) == 4
+
+
+def test_terms_with_a_field_of_another_type_are_refused():
+    class Wrong(ArrivalOrder):
+        def begin(self, start):
+            return Terms(yielding=None)
+
+    driver = Driver(make_scheduler(Wrong()))
+    driver.add(make_request("g"))
+    driver.run()
+
+    assert "field of another type" in driver.scheduler.policy_fault

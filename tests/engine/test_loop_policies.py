@@ -10,8 +10,8 @@ import structlog
 from engine.core.plan import StepPlan
 from engine.core.types import PriorityClass
 from engine.decision_log import DecisionLog, LogHeader, PolicyChoice, RecordedScheduler
-from engine.loop import EngineLoop, Policies
-from engine.loop_messages import Accepted, Refused, SetPolicies, UpdateClasses, UpdateNodes
+from engine.loop import EngineLoop
+from engine.loop_messages import Accepted, Policies, Refused, SetPolicies, UpdateClasses, UpdateNodes
 from tests.engine.fake_runner import CONFIG, FakeRunner
 from tests.engine.loop_bench import Clock, Outlet, ScriptedScheduler
 

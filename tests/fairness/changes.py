@@ -181,7 +181,7 @@ CHANGES: dict[str, Change] = {
             Edit(
                 Victims,
                 "_concession",
-                {"victim.num_computed_tokens < victim.num_regained_tokens and not is_yielding": "False"},
+                {"0 < victim.num_regained_tokens >= victim.num_computed_tokens and not is_yielding": "False"},
             ),
             Edit(Victims, "_seizure", {"if concession is Concession.SWAP:": "if False:"}),
         )

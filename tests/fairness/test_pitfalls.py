@@ -4,14 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fairness.changed_code import changed
+from engine.core.admission import Turns
+from tests.fairness.changed_code import Edit, changed
 from tests.fairness.changes import CHANGES, Change
-from tests.fairness.counterexamples import COUNTEREXAMPLES, Counterexample
+from tests.fairness.counterexamples import COUNTEREXAMPLES, Counterexample, F, G
 from tests.fairness.judge import shows_breach
+from tests.fairness.machine import Machine
 from tests.fairness.model import Model
 from tests.fairness.observer import Observer, Report
 from tests.fairness.random_runs import random_run
-from tests.fairness.runs import drive
+from tests.fairness.runs import Flood, drive
 from tests.fairness.scheduler_world import SchedulerWorld
 
 
@@ -69,3 +71,17 @@ def test_a_changed_rule_breaks_a_theorem_in_the_scheduler(case: Counterexample):
     with changed(*CHANGES[case.change].edits):
         report = run_scheduler(case, CHANGES[case.change])
     assert shows_breach(case, report, true_report)
+
+
+def test_a_cap_on_a_request_bounds_a_grant_and_not_the_step():
+    """Were it kept while others yield, they would wait for one that is slowed by rule, and the device idle."""
+
+    def served() -> float:
+        world = SchedulerWorld(Machine(), options={"pace_prefill": False}, config={"max_prefill_share": 0.25})
+        report = drive(world, (Flood(F, 16, 60, 1), Flood(G, 480, 2, 1)), Observer(world.bounds()), 200)
+        assert report.breaches == {}
+        return report.served[F[:2]]
+
+    true = served()
+    with changed(Edit(Turns, "end_turn", {"if goes_on:": "if False:"})):
+        assert served() < true / 2

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 TIME_LIMIT_S = 600
 SCHEDULER = [
     *("admission", "band", "block_manager", "block_pool", "committer", "demand", "flow", "lifecycle", "memory"),
-    *("pacing", "planner", "preemption", "ranking", "reserve", "row_giver", "rows", "scheduler", "step"),
+    *("pacing", "planner", "preemption", "ranking", "reserve", "row_giver", "rows", "scheduler", "step", "victims"),
 ]
 
 

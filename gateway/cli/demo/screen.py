@@ -61,7 +61,10 @@ def print_report(console: Console, runs: abc.Mapping[str, Run]) -> None:
     console.print()
     console.print(table)
     console.print("pauses: times that a request gave way and kept its blocks; swaps: times that its blocks went to the")
-    console.print("host and came back; lost: tokens that were computed again.")
+    console.print(
+        "host and came back; lost: tokens that were computed again. Blocks run short for everybody, so there are"
+    )
+    console.print("some under each policy: they differ in who gives way to whom.")
 
 
 def print_verdict(console: Console, runs: abc.Mapping[str, Run]) -> None:
@@ -72,6 +75,10 @@ def print_verdict(console: Console, runs: abc.Mapping[str, Run]) -> None:
         f"\nWith {after} half of {CHAT}'s requests had their first token within {waits_s[1]:.2f} s, with {before}"
         f" within {waits_s[0]:.2f} s; {BATCH} got {batch_rate(second):.0f} tokens a second instead of"
         f" {batch_rate(first):.0f}."
+    )
+    console.print(
+        f"Until {BATCH} was done, {part_beside_flood(second):.0%} of all tokens were {CHAT}'s with {after},"
+        f" {part_beside_flood(first):.0%} with {before}."
     )
     console.print("One run of each: other work on this machine shows in the figures.")
 
@@ -88,6 +95,12 @@ def batch_rate(run: Run) -> float:
     return seen.num_tokens / seen.finished_s if seen.finished_s else 0.0
 
 
+def part_beside_flood(run: Run) -> float:
+    """Of all tokens that were served until the flood was, the part that went to the other tenant, 0 to 1."""
+    num_tokens = run.num_tokens_beside_flood + run.experiences[BATCH].num_tokens
+    return run.num_tokens_beside_flood / num_tokens if num_tokens else 0.0
+
+
 def total_s(run: Run) -> float:
     return max(seen.finished_s for seen in run.experiences.values())
 
@@ -98,6 +111,8 @@ ROWS: tuple[tuple[str, abc.Callable[[Run], str]], ...] = (
     (f"{CHAT}: first token after, longest", lambda run: seconds(run.experiences[CHAT].ttft_s(1.0))),
     (f"{CHAT}: pauses / swaps / lost", lambda run: engine_text(run, CHAT)),
     (f"{BATCH}: pauses / swaps / lost", lambda run: engine_text(run, BATCH)),
+    (f"{BATCH}: first token after, median", lambda run: seconds(run.experiences[BATCH].ttft_s(0.5))),
+    (f"{BATCH}: first token after, p95", lambda run: seconds(run.experiences[BATCH].ttft_s(0.95))),
     (f"{BATCH}: all done after", lambda run: seconds(run.experiences[BATCH].finished_s)),
     (f"{BATCH}: tokens per second", lambda run: f"{batch_rate(run):.0f}"),
     ("everything done after", lambda run: seconds(total_s(run))),

@@ -112,6 +112,8 @@ class Run:
         self.experiences = {BATCH: Experience(), CHAT: Experience()}
         # What the engine says that it did to each tenant; filled in when the run is over.
         self.figures: abc.Mapping[str, TenantStatus] = {}
+        # Tokens of the short requests, prompt and output, by the time when the last long one had ended.
+        self.num_tokens_beside_flood = 0
 
     @property
     def elapsed_s(self) -> float:
@@ -133,6 +135,8 @@ class Run:
         seen = self.experiences[tenant]
         await self._clients.send(tenant, prompt, shape.num_output_tokens, seen, self._began_s + due_s)
         seen.finished_s = self.elapsed_s
+        if tenant == BATCH:
+            self.num_tokens_beside_flood = self.experiences[CHAT].num_tokens
 
 
 def _request(prompt: abc.Sequence[int], num_output_tokens: int) -> pb.StreamGenerateRequest:
