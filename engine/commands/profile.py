@@ -18,6 +18,7 @@ from engine.model.errors import ModelError
 from engine.settings import read_settings
 
 EXIT_SETTINGS = 2
+MAX_RESIDUAL = 0.15  # above, a simulation on this line misleads
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, subcommand_metavar="")
 
@@ -77,6 +78,20 @@ def _show(found: Profile) -> None:
     console.print(table)
     for name, value in found.line.coefficients().items():
         console.print(f"  {name:22} {value:>16,.1f}")
+    if warning := poor_fit(found):
+        typer.echo(f"evenflow profile: {warning}", err=True)
+
+
+def poor_fit(found: Profile) -> str | None:
+    """What to tell where the line is far from what was measured."""
+    residuals = [abs(each.residual) for each in found.measurements]
+    num_far = sum(residual > MAX_RESIDUAL for residual in residuals)
+    if not num_far:
+        return None
+    return (
+        f"the fit is poor: {num_far} of {len(residuals)} steps are off by more than {MAX_RESIDUAL:.0%}, the worst by"
+        f" {max(residuals):.0%}; measure again while nothing else runs"
+    )
 
 
 def _write(found: Profile, path: Path) -> None:

@@ -16,7 +16,7 @@ from engine.commands.simulation.progress import traffic_progress
 from engine.core.types import Nanos
 from engine.decision_log import PolicyChoice
 from engine.sim.cost_lines import load_cost_line
-from engine.sim.errors import ScenarioError
+from engine.sim.errors import ReplayError, ScenarioError
 from engine.sim.metrics import Outcome, Recorder, RecorderOptions
 from engine.sim.replay import Difference
 from engine.sim.replay import replay as replay_log
@@ -69,6 +69,9 @@ def run(
 ) -> None:
     """Serve the same traffic under each policy and compare. The same seed gives the same bytes on any machine."""
     with output.told_in_one_line("run"):
+        options.check_numbers(options.SECONDS, max_seconds=max_seconds, until=until, warm_up=warm_up)
+        options.check_numbers(options.LOADS, load=load)
+        options.check_numbers(options.SEEDS, seed=seed)
         size = options.EngineSize(
             max_num_seqs,
             max_num_batched_tokens,
@@ -92,6 +95,8 @@ def run(
             engines,
             options.parse_tenancy(weight or (), priority_class or ()),
         )
+        for unused in options.unused_records(base.tenancy, traffic) if weight or priority_class else ():
+            typer.echo(f"evenflow sim run: {unused}", err=True)
         if load is not None:
             traffic = options.at_load(traffic, load, base)
         until_ns = None if until is None else Nanos(round(until * NANOS_PER_S))
@@ -113,8 +118,12 @@ def suite(
     seed: flags.Seed = 0,
     json: flags.JsonFile = None,
 ) -> None:
-    """Run the scenarios that can be simulated under each policy, and print what each promises and what came of it."""
+    """Run the scenarios that can be simulated under each policy, and print what each promises and what came of it.
+
+    Exit code 1 if the first policy misses a line.
+    """
     with output.told_in_one_line("suite"):
+        options.check_numbers(options.SEEDS, seed=seed)
         folder = options.traces_folder(traces)
         chosen = _scenarios(scenario, has_traces=folder is not None)
         policies = tuple(parse_policy(text) for text in policy or ("fair", "fcfs"))
@@ -129,7 +138,10 @@ def suite(
             stdout = output.table_console()
             stdout.print(f"C = {bench.work_per_s:,.0f} work/s on cost line {line.name}, seed {seed}, scale {scale:g}")
             stdout.print(suite_table.verdict_table(chosen, verdicts))
+            stdout.print(suite_table.summary(verdicts))
         output.write_json(json, {"work_per_s": bench.work_per_s, "verdicts": suite_table.verdicts_to_json(verdicts)})
+    if not all(verdict.passed for verdict in verdicts if verdict.policy == policy_label(policies[0])):
+        raise typer.Exit(EXIT_DIFFERENT)
 
 
 @app.command("check-policy")
@@ -146,7 +158,9 @@ def check_policy(name: Annotated[str, typer.Argument(metavar="NAME[:OPTION=VALUE
     with output.told_in_one_line("check-policy"):
         choice = parse_policy(name)
         reports = conformance.check_policy(choice.name, choice.options, tell)
-    if not all(report.passed for report in reports):
+    num_kept = sum(report.passed for report in reports)
+    console.print(f"{name}: {num_kept} of {len(reports)} rules kept", markup=False, highlight=False)
+    if num_kept < len(reports):
         raise typer.Exit(EXIT_DIFFERENT)
 
 
@@ -157,8 +171,12 @@ def replay(
     """Tell a decision log to a new scheduler: the same calls must give the same plans. Exit code 1 if they do not."""
     with output.told_in_one_line("replay"):
         try:
-            with log.open() as file:
+            with log.open(encoding="utf-8") as file:
                 report = replay_log(file)
+        except UnicodeDecodeError as error:
+            raise ScenarioError(f"{log} is no decision log: it is not text") from error
+        except ReplayError as error:
+            raise ScenarioError(f"{log}:{error.line_number}: {error.problem}") from error
         except OSError as error:
             raise ScenarioError(f"{log} cannot be read: {error.strerror}") from error
     typer.echo(f"{report.num_equal:,} of {report.num_plans:,} plans are identical")
@@ -192,6 +210,8 @@ def validate(
     from engine.commands.simulation import validation
 
     with output.told_in_one_line("validate"):
+        options.check_numbers(options.LOADS, load=load)
+        options.check_numbers(options.SEEDS, seed=seed)
         shape = Shape(max_requests=max_requests, length_divisor=length_divisor)
         source = TrafficSource(tuple(trace or ()), tuple(generate or ()), tenants, shape, seed)
         traffic = open_traffic(source, options.traces_folder(traces))
@@ -200,7 +220,10 @@ def validate(
         plan = validation.Plan(policies, parse_policy(preemption_policy), costs or None, load, repeat)
         comparisons = validation.validate(traffic, size, plan)
         if str(json) != "-":
-            output.table_console().print(validation.comparison_table(comparisons))
+            stdout = output.table_console()
+            stdout.print(validation.comparison_table(comparisons))
+            for line in validation.verdict_lines(comparisons):
+                stdout.print(line, markup=False, highlight=False)
         output.write_json(json, validation.comparisons_to_json(comparisons))
 
 

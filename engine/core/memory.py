@@ -115,7 +115,7 @@ class Memory:
         for seq in heads:
             if self._claim is not None or self._has_room(step, seq, self.num_spare - num_reserved):
                 return
-            if self._try_claim(step, seq, is_behind=num_reserved + self._num_reserved > 0):
+            if self._try_claim(step, seq, is_behind=self._num_reserved > 0):
                 return
             num_reserved += 0 if self._is_hopeless(seq) else self.num_needed(seq)
 
@@ -135,7 +135,7 @@ class Memory:
         """True if `seq` has opened a claim: free blocks, those on their way, and victims' together are enough.
 
         The growth that others were promised and what heads before it reserved do not stand in the way of a claim, but
-        the known tokens of others do. `is_behind`: some head before it reserved blocks.
+        the known tokens of others do. `is_behind`: a class before its own reserved some.
         """
         is_link_free = self.preemptions.is_link_free(CopyDirection.OUT, step.now)
         if not is_link_free or self._is_hopeless(seq):

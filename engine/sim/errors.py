@@ -27,6 +27,7 @@ class ReplayError(SimulationError):
     def __init__(self, line_number: int, problem: str) -> None:
         super().__init__(f"line {line_number}: {problem}")
         self.line_number = line_number
+        self.problem = problem
 
 
 class ScenarioError(SimulationError):

@@ -71,7 +71,7 @@ def _scheduler(text: str) -> Scheduler:
             load_scheduling_policy(scheduling["name"], scheduling["options"]),
             load_preemption_policy(preemption["name"], preemption["options"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ReplayError(1, f"the header cannot be used: {error!r}") from error
 
 
@@ -103,7 +103,7 @@ class _Replayer:
             _CALLS[line["e"]](self, line, now)
         except KeyError as error:
             raise ReplayError(number, f"{error} is missing or unknown") from error
-        except (TypeError, ValueError, SchedulerError) as error:
+        except (TypeError, ValueError, AttributeError, IndexError, OverflowError, SchedulerError) as error:
             raise ReplayError(number, str(error)) from error
         return True
 

@@ -13,7 +13,7 @@ from engine.core.types import Nanos
 from engine.decision_log import DecisionLog, LogHeader, PolicyChoice, RecordedScheduler
 from engine.plugins import load_preemption_policy, load_scheduling_policy
 from engine.sim.cost_lines import CostLine
-from engine.sim.errors import PolicyChoiceError
+from engine.sim.errors import PolicyChoiceError, ScenarioError
 from engine.sim.observer import Records
 from engine.sim.requests import Tenancy
 from engine.sim.service_meter import LeapingMeter, ServiceMeter, meter
@@ -66,10 +66,10 @@ def simulate(
     """`traffic` has been served by new schedulers, up to its end or until that moment.
 
     `decision_log` gets what the first engine was told. Raises PolicyError where a policy cannot be loaded, StalledError
-    where requests are left that nothing will ever move on.
+    where requests are left that nothing will ever move on, ScenarioError where the log cannot be written.
     """
     with contextlib.ExitStack() as stack:
-        log_file = None if decision_log is None else stack.enter_context(decision_log.open("w"))
+        log_file = None if decision_log is None else stack.enter_context(_opened(decision_log))
         replicas = [make_replica(setup, log_file if index == 0 else None) for index in range(setup.num_engines)]
         world = World(replicas, setup.line, records, setup.tenancy)
         for outage in outages:
@@ -109,6 +109,13 @@ def policy_label(choice: PolicyChoice) -> str:
     """The inverse of `parse_policy`."""
     options = ",".join(f"{name}={value}" for name, value in choice.options.items())
     return f"{choice.name}:{options}" if options else choice.name
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        return path.open("w")
+    except OSError as error:
+        raise ScenarioError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _named(fault: str, setup: Setup) -> str:

@@ -2,7 +2,9 @@
 
 import pytest
 
-from engine.commands.profiling.profile import Shape, grid, make_plan
+from engine.commands.profile import poor_fit
+from engine.commands.profiling.profile import Measurement, Profile, Shape, grid, make_plan
+from engine.sim.cost_lines import CPU
 from tests.builders import make_config
 from tests.fakes import ReferenceRunner
 
@@ -38,3 +40,10 @@ def test_a_reference_runner_computes_a_prompt_of_the_grid():
     config = make_config(num_device_blocks=64)
 
     ReferenceRunner(config.block_size).execute(make_plan(config, Shape(chunk=8)))
+
+
+def test_a_line_that_is_far_from_its_measurements_is_warned_of():
+    close, far = Measurement(Shape(1, 16), 100.0, 114.0), Measurement(Shape(4, 16), 100.0, 80.0)
+
+    assert poor_fit(Profile(CPU, (close,))) is None
+    assert "1 of 2 steps are off by more than 15%, the worst by 20%" in str(poor_fit(Profile(CPU, (close, far))))

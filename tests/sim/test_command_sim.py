@@ -80,6 +80,26 @@ def test_a_log_that_does_not_replay_ends_with_code_1(tmp_path: Path):
         (("--generate", "rate=-1"), "rate"),
         (("--preemption", "swap", "--num-host-blocks", "0"), "needs num_host_blocks"),
         (("--decision-log", "x"), "give --policy once"),
+        (("--decision-log", "/nowhere/x", "--policy", "fcfs"), "/nowhere/x cannot be written"),
+        (("--generate", "tenants=2,rate=1e-300,requests=5"), "a rate from 1e-09 to 1e+09"),
+        (("--generate", "rate=1e-9,requests=5"), "more than ten years"),
+        (("--generate", "start=1e300,requests=5"), "at most ten years"),
+        (("--generate", "prompt=1e12,requests=5"), "at most 10,000,000 tokens"),
+        (("--generate", "zipf=1e300,tenants=3,requests=5"), "zipf is at most 10"),
+        (("--generate", "org=,requests=5"), "org and tenant are names"),
+        (("--max-seconds", "nan"), "--max-seconds is a number from 0"),
+        (("--max-seconds", "-1"), "--max-seconds is a number from 0"),
+        (("--until", "nan"), "--until is a number from 0"),
+        (("--until", "-1"), "--until is a number from 0"),
+        (("--warm-up", "inf"), "--warm-up is a number from 0"),
+        (("--load", "inf"), "--load is a number from 0.01 to 1,000"),
+        (("--load", "nan"), "--load is a number from 0.01 to 1,000"),
+        (("--seed", "-1"), "--seed is a number from 0"),
+        (("--num-device-blocks", "1000000000000"), "--num-device-blocks is at most 10,000,000"),
+        (("--max-num-seqs", "1000000000000"), "--max-num-seqs is at most 100,000"),
+        (("--tenants", "zipf:0"), "zipf needs a number of tenants"),
+        (("--tenants", "conversation:-3"), "conversation needs a number of tenants"),
+        (("--class", "gold=nan"), "RANK a whole number"),
     ],
 )
 def test_a_mistake_ends_with_code_2_and_one_line(arguments: tuple[str, ...], problem: str):
@@ -89,6 +109,60 @@ def test_a_mistake_ends_with_code_2_and_one_line(arguments: tuple[str, ...], pro
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1
     assert problem in lines[0]
+
+
+def test_records_of_nobody_are_warned_of():
+    records = ("--weight", "nobody/x=2", "--weight", "generated/t1=2", "--weight", "generated=2", "--class", "gold=0")
+
+    result = invoke("run", "--generate", TRAFFIC, "--policy", "fcfs", *records, *SMALL)
+
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        "evenflow sim run: nobody in the traffic is nobody/x, so its weight changes nothing",
+        "evenflow sim run: no request is of class gold",
+    ]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"", b"[]\n", b'{"version": 1, "config": []}\n'])
+def test_a_file_that_is_no_decision_log_is_named(tmp_path: Path, content: bytes):
+    log = tmp_path / "odd.log"
+    log.write_bytes(content)
+
+    result = invoke("replay", str(log))
+
+    assert result.exit_code == 2
+    [line] = result.stderr.splitlines()
+    assert str(log) in line
+
+
+def test_the_best_of_a_row_is_marked_without_colour():
+    result = invoke("run", "--generate", TRAFFIC, "--costs", "cpu", *SMALL)
+
+    assert "* the best of its row" in result.stdout
+    assert "– nothing to measure" in result.stdout
+
+
+def test_the_suite_marks_missed_lines_and_ends_with_code_1_if_they_are_the_first_policys():
+    arguments = ("suite", "--scenario", "S4", "--scale", "0.2")
+
+    kept = invoke(*arguments, "--policy", "fair", "--policy", "fcfs")
+    missed = invoke(*arguments, "--policy", "fcfs", "--policy", "fair")
+
+    assert (kept.exit_code, missed.exit_code) == (0, 1)
+    assert "✗ marks a line that is missed: fcfs missed 1 of 1; fair missed 0 of 1" in missed.stdout
+    assert missed.stdout.count("✗") == 2
+
+
+def test_a_check_of_a_policy_ends_with_how_many_rules_it_kept(monkeypatch: pytest.MonkeyPatch):
+    from engine.sim import conformance
+
+    checks = [conformance.Check("one", None), conformance.Check("two", "because")]
+    monkeypatch.setattr(conformance, "check_policy", lambda name, options, tell: checks)
+
+    result = invoke("check-policy", "fair")
+
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == "fair: 1 of 2 rules kept"
 
 
 def test_the_suite_prints_each_promise(tmp_path: Path):

@@ -66,7 +66,7 @@ def test_mooncake_ticks_stay_where_that_is_asked_for():
     trace = open_trace(DATA / "mooncake.jsonl", TraceOptions(spread_ticks=False))
 
     assert len({arrival.at_ns for arrival in trace}) == 5
-    assert trace.notes == ()
+    assert trace.notes == ("mooncake: a length of 0 counts as 1",)
 
 
 def test_mooncake_prefixes_are_blocks_of_512_tokens():
@@ -143,9 +143,9 @@ def test_trace_can_be_iterated_again():
 
 
 def test_length_of_zero_becomes_one(tmp_path):
-    path = written(tmp_path, "a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2025-03-04 18:15:46,0,0\n")
+    path = written(tmp_path, "a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2025-03-04 18:15:46,0,7\n2025-03-04 18:15:46,7,0\n")
 
-    assert list(open_trace(path)) == [Arrival(0, "a/a", 1, 1)]
+    assert list(open_trace(path)) == [Arrival(0, "a/a", 1, 7), Arrival(0, "a/a", 7, 1)]
 
 
 AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -161,6 +161,16 @@ BROKEN = {
     "no time": (AZURE_HEADER + "yesterday,5,5\n", 2, "is not a time like"),
     "impossible time": (AZURE_HEADER + "2025-13-04 18:15:46,5,5\n", 2, "is not a time like"),
     "short row": (ARENA_HEADER + "0,1,0.0,5,5\n1,1\n", 3, "2 columns instead of 5"),
+    "long row": (ARENA_HEADER + "0,1,0.0,5,5\n1,1,1.0,5,5,5\n", 3, "6 columns instead of 5"),
+    "no tokens": (ARENA_HEADER + "0,1,0.0,0,0\n", 2, "0 tokens of both"),
+    "huge length": (ARENA_HEADER + "0,1,0.0,5,1000000000000\n", 2, "output_tokens must be at most 10,000,000"),
+    "late row": (AZURE_HEADER + "2023-01-01 00:00:00,5,5\n2099-01-01 00:00:00,5,5\n", 3, "more than ten years after"),
+    "year 9999": (AZURE_HEADER + "2023-01-01 00:00:00,5,5\n9999-01-01 00:00:00,5,5\n", 3, "is not within 1970"),
+    "year 1": (AZURE_HEADER + "0001-01-01 00:00:00,5,5\n", 2, "is not within 1970"),
+    "huge time": (MOONCAKE.replace('p": 0', 'p": 1e308'), 1, "timestamp must be below 146 years"),
+    "time of 400 digits": (MOONCAKE.replace('p": 0', 'p": 1' + 400 * "0"), 1, "timestamp is too large"),
+    "time as text": (MOONCAKE.replace('p": 0', 'p": "0"'), 1, "timestamp must be a number, not '0'"),
+    "length as text": (MOONCAKE.replace("5", '"5"'), 1, "input_length must be a number, not '5'"),
     "empty tenant": (ARENA_HEADER + "0,,0.0,5,5\n", 2, "tenant is empty"),
     "bad JSON": (MOONCAKE + "{oops\n", 2, "this is not JSON"),
     "no object": (MOONCAKE + "[1]\n", 2, "one JSON object"),

@@ -31,7 +31,7 @@ Folder = Annotated[
 ]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write JSON; - is stdout, alone.")]
 Load = Annotated[
-    float | None, typer.Option("--load", min=0.01, help="Stretch the traffic to this part of the engines' capacity.")
+    float | None, typer.Option("--load", help="Stretch the traffic to this part of the engines' capacity.")
 ]
 Rows = Annotated[int, typer.Option("--max-num-seqs", min=1)]
 Batch = Annotated[int, typer.Option("--max-num-batched-tokens", min=1)]

@@ -14,9 +14,22 @@ from engine.sim.requests import Tenancy
 from engine.sim.run import Setup
 from engine.sim.samples import OUTPUT_COST, PREFILL_COST
 from engine.sim.traffic.reshape import Shape, load_of, reshape, stretch_for_load
+from engine.sim.traffic.row import MAX_SPAN_S, Arrival
 from engine.sim.traffic.trace import Trace
 
 TRACES_VARIABLE = "EVENFLOW_TRACES"
+LOADS = (0.01, 1000)
+SEEDS = (0, 2**63 - 1)
+SECONDS = (0, MAX_SPAN_S)
+# A scheduler lists its blocks and rows: more than any machine has, and still made in seconds.
+LIMITS = {
+    "max_num_seqs": 100_000,
+    "max_num_batched_tokens": 100_000_000,
+    "block_size": 1_000_000,
+    "num_device_blocks": 10_000_000,
+    "num_host_blocks": 10_000_000,
+    "max_model_len": 100_000_000,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +46,9 @@ class EngineSize:
 
     def config(self) -> SchedulerConfig:
         """Raises ScenarioError, naming the setting that is out of range."""
+        for name, largest in LIMITS.items():
+            if (value := getattr(self, name)) > largest:
+                raise ScenarioError(f"--{name.replace('_', '-')} is at most {largest:,}, not {value:,}")
         try:
             return SchedulerConfig(
                 max_num_seqs=self.max_num_seqs,
@@ -45,6 +61,28 @@ class EngineSize:
             )
         except ValueError as error:
             raise ScenarioError(str(error)) from None
+
+
+def check_numbers(limits: tuple[float, float], **numbers: float | None) -> None:
+    """Each number, by its flag's name, lies within the limits. Raises ScenarioError, also for NaN."""
+    smallest, largest = limits
+    for name, value in numbers.items():
+        if value is not None and not smallest <= value <= largest:
+            flag = name.replace("_", "-")
+            raise ScenarioError(f"--{flag} is a number from {smallest:g} to {largest:,}, not {value:g}")
+
+
+def unused_records(tenancy: Tenancy, traffic: abc.Iterable[Arrival]) -> list[str]:
+    """A sentence for each weight and class that nobody in the traffic has. Reads the traffic to its end."""
+    paths, classes = set(tenancy.weights), set(tenancy.classes)
+    for arrival in traffic:
+        classes.discard(arrival.priority_class)
+        paths = {path for path in paths if path != arrival.tenant and not arrival.tenant.startswith(f"{path}/")}
+        if not paths and not classes:
+            break
+    return [f"nobody in the traffic is {path}, so its weight changes nothing" for path in sorted(paths)] + [
+        f"no request is of class {name}" for name in sorted(classes)
+    ]
 
 
 def parse_tenancy(weights: abc.Iterable[str], classes: abc.Iterable[str]) -> Tenancy:
@@ -63,7 +101,7 @@ def parse_tenancy(weights: abc.Iterable[str], classes: abc.Iterable[str]) -> Ten
         share = _number(text, min_share or "0")
         if not name or not 0 <= share <= 1:
             raise ScenarioError(f"a class is NAME=RANK or NAME=RANK:MIN_SHARE, not {text!r}")
-        class_by_name[name] = PriorityClass(name, int(_number(text, rank)), share)
+        class_by_name[name] = PriorityClass(name, _rank(text, rank), share)
     return Tenancy(weight_by_path, class_by_name)
 
 
@@ -76,6 +114,8 @@ def at_load(trace: Trace, share: float, setup: Setup) -> Trace:
     lengths = [max(1, round(total / load.num_requests)) for total in totals]
     work_per_s = capacity(setup, lengths[0], lengths[1]) * setup.num_engines
     stretch = stretch_for_load(load, share, work_per_s, (PREFILL_COST, OUTPUT_COST))
+    if load.span_s * stretch > MAX_SPAN_S:
+        raise ScenarioError(f"at --load {share:g} the traffic would go on for more than ten years")
     note = (
         f"load {share:g} of C = {work_per_s:,.0f} work/s, which is 16 requests of {lengths[0]}/{lengths[1]} tokens at a"
         f" time on each of {setup.num_engines} engines; mean lengths of the traffic"
@@ -106,6 +146,13 @@ def traces_folder(given: Path | None) -> Path | None:
     """The folder that traces are looked for in: the flag's, else the environment's."""
     named = os.environ.get(TRACES_VARIABLE)
     return given or (Path(named) if named else None)
+
+
+def _rank(text: str, value: str) -> int:
+    rank = _number(text, value)
+    if not rank.is_integer():  # neither NaN nor infinite is one
+        raise ScenarioError(f"a class is NAME=RANK or NAME=RANK:MIN_SHARE, RANK a whole number, not {text!r}")
+    return int(rank)
 
 
 def _number(text: str, value: str) -> float:

@@ -9,6 +9,8 @@ from rich.table import Table
 
 from engine.sim.suite import Check, Scenario, Verdict
 
+MISSED = "✗"
+
 
 def verdict_table(scenarios: abc.Sequence[Scenario], verdicts: abc.Sequence[Verdict]) -> Table:
     """A line for each promise, a column for each policy."""
@@ -33,6 +35,17 @@ def verdict_table(scenarios: abc.Sequence[Scenario], verdicts: abc.Sequence[Verd
     return table
 
 
+def summary(verdicts: abc.Sequence[Verdict]) -> str:
+    """How many lines each policy missed, in one line."""
+    parts = []
+    for policy in dict.fromkeys(verdict.policy for verdict in verdicts):
+        checks = [check for verdict in verdicts if verdict.policy == policy for check in verdict.checks]
+        num_faults = sum(len(verdict.policy_faults) for verdict in verdicts if verdict.policy == policy)
+        fault = ", and failed as a policy" if num_faults else ""
+        parts.append(f"{policy} missed {sum(not check.passed for check in checks)} of {len(checks)}{fault}")
+    return f"{MISSED} marks a line that is missed: {'; '.join(parts)}"
+
+
 def verdicts_to_json(verdicts: abc.Iterable[Verdict]) -> list[dict[str, Any]]:
     """One object a verdict."""
     return [
@@ -51,10 +64,11 @@ def verdicts_to_json(verdicts: abc.Iterable[Verdict]) -> list[dict[str, Any]]:
 
 
 def _cell(check: Check, *, has_one_line: bool) -> str:
-    """The value; with its line, where that follows from each policy's own run."""
+    """The value; with its line, where that follows from each policy's own run. Marked where it misses the line."""
     color = "green" if check.passed else "red"
     line = "" if has_one_line else f" / {_figure(check.line)}"
-    return f"[{color}]{_figure(check.value)}[/]{line}"
+    mark = "" if check.passed else f"{MISSED} "
+    return f"[{color}]{mark}{_figure(check.value)}[/]{line}"
 
 
 def _figure(value: float) -> str:

@@ -51,6 +51,10 @@ class Figure:
         return self.simulated / percentile(self.live, 0.5) - 1
 
     @property
+    def is_close(self) -> bool:
+        return abs(self.error) <= self.allowed
+
+    @property
     def allowed(self) -> float:
         """The line, or twice the spread of the live runs over their median, where that is larger."""
         spread = (max(self.live) - min(self.live)) / percentile(self.live, 0.5)
@@ -123,21 +127,35 @@ def _latencies(samples: Samples) -> list[float]:
 
 
 def comparison_table(comparisons: abc.Sequence[Comparison]) -> Table:
-    """A line a figure; errors within what is allowed are green."""
+    """A line a figure; errors within what is allowed are green, others have a mark."""
     table = Table(header_style="bold", box=box.SIMPLE_HEAD)
     for column in ("traffic", "policy", "figure", "live", "simulated", "error", "allowed"):
         table.add_column(column, justify="left" if column in ("traffic", "policy", "figure") else "right")
     for each in comparisons:
         for figure in each.figures:
-            color = "green" if abs(figure.error) <= figure.allowed else "red"
+            color = "green" if figure.is_close else "red"
             live = " / ".join(f"{value:.3f} s" for value in figure.live)
-            cells = (f"{figure.simulated:.3f} s", f"[{color}]{figure.error:+.1%}[/]", f"{figure.allowed:.1%}")
+            cells = (f"{figure.simulated:.3f} s", f"[{color}]{'' if figure.is_close else '✗ '}{figure.error:+.1%}[/]", f"{figure.allowed:.1%}")
             table.add_row(each.traffic, each.policy, figure.name, live, *cells)
         rates = (f"{each.live_tokens_per_s:.1f}", f"{each.simulated_tokens_per_s:.1f}")
         error = each.simulated_tokens_per_s / each.live_tokens_per_s - 1
         table.add_row(each.traffic, each.policy, "output tokens/s", *rates, f"{error:+.1%}", "")
         table.add_row(each.traffic, each.policy, "step over line", f"{each.step_over_line:.3f}", "1", "", "")
     return table
+
+
+def verdict_lines(comparisons: abc.Sequence[Comparison]) -> list[str]:
+    """Whether the figures are within what is allowed, and whether each puts the policies in the same order."""
+    figures = [(each.policy, figure) for each in comparisons for figure in each.figures]
+    outside = [f"{policy} {figure.name} by {figure.error:+.1%}" for policy, figure in figures if not figure.is_close]
+    problem = f"; outside: {', '.join(outside)}" if outside else ""
+    lines = [f"error: {len(figures) - len(outside)} of {len(figures)} figures are within what is allowed{problem}"]
+    for name in dict.fromkeys(figure.name for _, figure in figures) if len(comparisons) > 1 else ():
+        live, simulated = (order_of(comparisons, name, live=side) for side in (True, False))
+        order = " < ".join(live)
+        is_same = "the same" if live == simulated else f"another, {' < '.join(simulated)}"
+        lines.append(f"order of policies by {name}: live {order}, simulated {is_same}")
+    return lines
 
 
 def comparisons_to_json(comparisons: abc.Iterable[Comparison]) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ GROUP_TITLES = {
     "middle": "tenants in the middle",
 }
 NUM_TENANT_ROWS = 10
+BEST_MARK = "*"  # beside the colour, which a pipe and some eyes do not have
 
 Figures = tuple[float | None, ...]
 Format = abc.Callable[[float | None], str]
@@ -57,7 +58,10 @@ class _GroupRow:
 def outcome_tables(outcomes: abc.Sequence[Outcome]) -> RenderableType:
     """The runs side by side, their largest tenants, and the notes of all."""
     notes = dict.fromkeys(note for outcome in outcomes for note in outcome.notes)
-    return Group(_run_table(outcomes), _tenant_table(outcomes), *(Text(f"note: {note}", style="dim") for note in notes))
+    legend = [f"{BEST_MARK} the best of its row"] if len(outcomes) > 1 else []
+    legend.append("– nothing to measure; for a gap: no two tenants had something to do at the same time")
+    lines = (*legend, *(f"note: {note}" for note in notes))
+    return Group(_run_table(outcomes), _tenant_table(outcomes), *(Text(line, style="dim") for line in lines))
 
 
 def _run_table(outcomes: abc.Sequence[Outcome]) -> Table:
@@ -104,10 +108,15 @@ def _add_rows(table: Table, title: str, rows: abc.Iterable[_Row], outcomes: abc.
     for row in rows:
         figures = [row.read(outcome) for outcome in outcomes]
         best = _best(row, [each[-1] for each in figures])
-        styles = ("bold green" if best is not None and each[-1] == best else "" for each in figures)
-        cells = (Text(_joined(each, row.show), style=style) for each, style in zip(figures, styles, strict=True))
+        if len({row.show(each[-1]) for each in figures}) == 1:
+            best = None  # what reads the same is not better
+        cells = (_cell(_joined(each, row.show), is_best=best is not None and each[-1] == best) for each in figures)
         table.add_row(f"  {row.title}", *cells)
     table.add_row()
+
+
+def _cell(text: str, *, is_best: bool) -> Text:
+    return Text(f"{BEST_MARK} {text}", style="bold green") if is_best else Text(text)
 
 
 def _best(row: _Row, values: abc.Iterable[float | None]) -> float | None:

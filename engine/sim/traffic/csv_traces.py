@@ -19,7 +19,7 @@ from pathlib import Path
 from time import strptime
 
 from engine.sim.traffic.errors import TraceError
-from engine.sim.traffic.raw_rows import RawRow, length_of, nanos_of
+from engine.sim.traffic.raw_rows import MAX_CLOCK_NS, RawRow, length_of, nanos_of
 from engine.sim.traffic.row import NANOS_PER_S
 from engine.sim.traffic.text_lines import text_lines
 
@@ -52,7 +52,7 @@ CSV_FORMATS = (AZURE, ARENA, BURSTGPT)
 
 
 def csv_rows(path: Path, layout: CsvFormat) -> abc.Iterator[RawRow]:
-    """Raises TraceError for a missing column, a short row, and a time or length that is none."""
+    """Raises TraceError for a missing column, a row of more or fewer, and a time or length that is none."""
     reader = csv.reader(text_lines(path))
     header = [name.strip() for name in next(reader, [])]
     if missing := [name for name in layout.required if name not in header]:
@@ -89,7 +89,7 @@ class _Places:
 
     def parse(self, cells: list[str], line: int, row: int) -> RawRow:
         layout = self._layout
-        if len(cells) < self._num_columns:
+        if len(cells) != self._num_columns:
             raise ValueError(f"{len(cells)} columns instead of {self._num_columns}")
         tenant = None if self._tenant is None else cells[self._tenant].strip()
         if tenant == "":
@@ -113,9 +113,12 @@ def wall_clock_ns(text: str) -> int:
     try:
         if text[19:20] not in ("", ".") or not (fraction or "0").isdecimal():
             raise ValueError("odd fraction")
-        return _second_ns(text[:19]) + int(fraction.ljust(9, "0"))
+        at_ns = _second_ns(text[:19]) + int(fraction.ljust(9, "0"))
     except ValueError:
         raise ValueError(f"{text!r} is not a time like 2023-11-16 18:15:46.6805900") from None
+    if not 0 <= at_ns <= MAX_CLOCK_NS:
+        raise ValueError(f"{text!r} is not within 1970 and 2116")
+    return at_ns
 
 
 @lru_cache(maxsize=16)

@@ -71,13 +71,15 @@ def _open_log(path: Path, name: str, format_name: str, options: TraceOptions) ->
         has_ticks(reader(path)) if options.spread_ticks is None else options.spread_ticks
     )
 
+    spread = (f"{name}: arrivals spread over its clock's ticks of 3 s, seed {options.seed}",) if is_spread else ()
+
     def read() -> abc.Iterator[RawRow]:
         return spread_over_ticks(reader(path), options.seed) if is_spread else reader(path)
 
     return Trace(
         name,
         lambda: to_arrivals(path, read(), rule),
-        (f"{name}: arrivals spread over its clock's ticks of 3 s, seed {options.seed}",) if is_spread else (),
+        (*spread, f"{name}: a length of 0 counts as 1"),
         first.at_ns if layout is not None and layout.is_wall_clock else None,
     )
 

@@ -25,10 +25,13 @@ import numpy as np
 
 from engine.sim.traffic.errors import TrafficSpecError
 from engine.sim.traffic.lengths import Lengths, parse_lengths
-from engine.sim.traffic.row import DEFAULT_CLASS, NANOS_PER_S, Arrival
+from engine.sim.traffic.row import DEFAULT_CLASS, MAX_SPAN_S, MAX_TOKENS, NANOS_PER_S, Arrival
 from engine.sim.traffic.trace import Trace
 
 BATCH = 4096
+MIN_RATE, MAX_RATE = 1e-9, 1e9  # per second
+MAX_ZIPF = 10
+MIN_ON_S = 1e-6
 MAX_TENANTS = 1_000_000
 DEFAULT_LENGTHS = parse_lengths("128")
 
@@ -115,14 +118,20 @@ def _checked(text: str, spec: GeneratorSpec) -> GeneratorSpec:
     numbers = [value for field in fields(spec) if isinstance(value := getattr(spec, field.name), int | float)]
     if not all(0 <= number < math.inf for number in numbers):
         raise TrafficSpecError(text, "its numbers must be finite and not negative")
-    if not 1 <= spec.tenants <= MAX_TENANTS or spec.rate <= 0:
-        raise TrafficSpecError(text, f"it needs 1 to {MAX_TENANTS} tenants and a rate above 0")
+    if not 1 <= spec.tenants <= MAX_TENANTS or not MIN_RATE <= spec.rate <= MAX_RATE:
+        raise TrafficSpecError(text, f"it needs 1 to {MAX_TENANTS} tenants and a rate from {MIN_RATE:g} to {MAX_RATE:g}")
+    if spec.zipf > MAX_ZIPF or spec.prefix > MAX_TOKENS:
+        raise TrafficSpecError(text, f"zipf is at most {MAX_ZIPF}, a prefix at most {MAX_TOKENS:,} tokens")
+    if max(spec.seconds or 0, spec.start, spec.cancel_after, spec.deadline or 0, spec.on_s, spec.off_s) > MAX_SPAN_S:
+        raise TrafficSpecError(text, "its times are at most ten years")
     if spec.requests is None and (spec.seconds is None or spec.arrivals == "salvo"):
         raise TrafficSpecError(text, "it never ends: give requests=N or seconds=S")
-    if spec.arrivals == "onoff" and spec.on_s <= 0:
-        raise TrafficSpecError(text, "the time that it is on must be above 0")
+    if spec.arrivals == "onoff" and spec.on_s < MIN_ON_S:
+        raise TrafficSpecError(text, "the time that it is on must be a microsecond or more")
     if spec.cancel_share > 1:
         raise TrafficSpecError(text, "the share that is cancelled lies within 0 and 1")
+    if not all((spec.org if spec.tenant is None else spec.tenant).split("/")) or not spec.org:
+        raise TrafficSpecError(text, "org and tenant are names, or paths like organization/team")
     if spec.tenant is not None and spec.tenants > 1:
         raise TrafficSpecError(text, "one name is not enough for several tenants; use org")
     return spec
@@ -145,6 +154,8 @@ def _arrivals(spec: GeneratorSpec) -> abc.Iterator[Arrival]:
         for at_ns, tenant, prompt, output, gives_up in zip(times, tenants, prompts, outputs, is_cancelled, strict=True):
             if at_ns >= end_ns or left <= 0:
                 return
+            if at_ns > MAX_SPAN_S * NANOS_PER_S:
+                raise TrafficSpecError(spec.tenant or spec.org, "its requests go on for more than ten years")
             left -= 1
             yield Arrival(
                 at_ns,
@@ -179,4 +190,6 @@ def _time_batches(spec: GeneratorSpec, generator: np.random.Generator) -> abc.It
         times = ends - gaps[0] if spec.arrivals == "every" else ends
         if spec.arrivals == "onoff":
             times = times + np.floor(times / spec.on_s) * spec.off_s
-        yield np.rint((spec.start + times) * NANOS_PER_S).astype(np.int64).tolist()
+        # Later than the end is late enough: more would leave 64 bits.
+        seconds = np.minimum(spec.start + times, MAX_SPAN_S + 1)
+        yield np.rint(seconds * NANOS_PER_S).astype(np.int64).tolist()

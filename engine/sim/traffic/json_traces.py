@@ -50,7 +50,7 @@ def bailian_rows(path: Path) -> abc.Iterator[RawRow]:
         root = root_by_chat[chat] = root_by_chat.get(parent, chat)
         if len(root_by_chat) > MAX_KNOWN_CHATS:
             del root_by_chat[next(iter(root_by_chat))]
-        at_ns = nanos_of(_required(record, "timestamp"), "timestamp", NANOS_PER_S)
+        at_ns = nanos_of(_number(record, "timestamp"), "timestamp", NANOS_PER_S)
         return RawRow(line, row, at_ns, *_lengths(record), None, root, _hash_ids(record), BAILIAN_BLOCK_SIZE)
 
     return _parsed(path, parse)
@@ -108,13 +108,13 @@ def _evenflow_row(record: Record, line: int, row: int) -> RawRow:
     if not isinstance(tenant, str) or not all(tenant.split("/")):
         raise ValueError(f'tenant must be a path like "organization/team", not {tenant!r}')
     ids = _hash_ids(record)
-    block_size = length_of(record.get("block_size", MOONCAKE_BLOCK_SIZE), "block_size")
+    block_size = length_of(_number({"block_size": MOONCAKE_BLOCK_SIZE, **record}, "block_size"), "block_size")
     if not block_size:
         raise ValueError("block_size must be at least 1")
     return RawRow(
         line,
         row,
-        nanos_of(_required(record, "timestamp"), "timestamp", NANOS_PER_MS),
+        nanos_of(_number(record, "timestamp"), "timestamp", NANOS_PER_MS),
         *_lengths(record),
         tenant,
         _conversation(ids),
@@ -127,7 +127,7 @@ def _evenflow_row(record: Record, line: int, row: int) -> RawRow:
 
 
 def _mooncake_row(record: Record, line: int, row: int) -> RawRow:
-    at_ns = nanos_of(_required(record, "timestamp"), "timestamp", NANOS_PER_MS)
+    at_ns = nanos_of(_number(record, "timestamp"), "timestamp", NANOS_PER_MS)
     ids = _hash_ids(record)
     return RawRow(line, row, at_ns, *_lengths(record), None, _conversation(ids), ids, MOONCAKE_BLOCK_SIZE if ids else 0)
 
@@ -139,8 +139,8 @@ def _conversation(hash_ids: tuple[int, ...]) -> str | None:
 
 def _lengths(record: Record) -> tuple[int, int]:
     return (
-        length_of(_required(record, "input_length"), "input_length"),
-        length_of(_required(record, "output_length"), "output_length"),
+        length_of(_number(record, "input_length"), "input_length"),
+        length_of(_number(record, "output_length"), "output_length"),
     )
 
 
@@ -152,8 +152,15 @@ def _hash_ids(record: Record) -> tuple[int, ...]:
 
 
 def _after_ns(record: Record, name: str) -> int | None:
-    value = record.get(name)
-    return None if value is None else nanos_of(value, name, NANOS_PER_MS)
+    return None if record.get(name) is None else nanos_of(_number(record, name), name, NANOS_PER_MS)
+
+
+def _number(record: Record, name: str) -> Any:
+    """What the record has there, which is judged elsewhere, but no text: "5" would be read as in a CSV file."""
+    value = _required(record, name)
+    if isinstance(value, str):
+        raise ValueError(f"{name} must be a number, not {value!r}")
+    return value
 
 
 def _required(record: Record, name: str) -> Any:

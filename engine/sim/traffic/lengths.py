@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.sim.traffic.errors import TrafficSpecError
+from engine.sim.traffic.row import MAX_TOKENS
 
 DEFAULT_MAX_TOKENS = 131_072
 KNOWN_LENGTHS = "a number, uniform:A:B, lognormal:MEDIAN:SIGMA or pareto:MIN:ALPHA"
@@ -58,7 +59,11 @@ def parse_lengths(spec: str) -> Lengths:
         raise TrafficSpecError(spec, f"{kind} takes {num_parameters} numbers and perhaps a largest length")
     if not all(0 < number < math.inf for number in numbers):
         raise TrafficSpecError(spec, "its numbers must be finite and above 0")
+    if max(numbers) > MAX_TOKENS:
+        raise TrafficSpecError(spec, f"a length is at most {MAX_TOKENS:,} tokens")
     first, second = numbers[0], numbers[num_parameters - 1]
     if kind == "uniform" and first > second:
         raise TrafficSpecError(spec, "its smallest length is above its largest")
-    return Lengths(kind, first, second, int(numbers[-1]) if len(numbers) > num_parameters else DEFAULT_MAX_TOKENS)
+    # What is asked for by name is not cut; a tail is.
+    longest = max(DEFAULT_MAX_TOKENS, int(second)) if kind in ("fixed", "uniform") else DEFAULT_MAX_TOKENS
+    return Lengths(kind, first, second, int(numbers[-1]) if len(numbers) > num_parameters else longest)

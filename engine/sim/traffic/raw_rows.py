@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.sim.traffic.errors import TraceError
-from engine.sim.traffic.row import DEFAULT_CLASS, NANOS_PER_S, Arrival
+from engine.sim.traffic.row import DEFAULT_CLASS, MAX_SPAN_S, MAX_TOKENS, NANOS_PER_S, Arrival
+
+MAX_CLOCK_NS = 2**62  # 146 years; the wall clock has used up 56 of them
 
 
 class RawRow(NamedTuple):
@@ -32,7 +34,10 @@ TenantRule = abc.Callable[[RawRow], str]
 
 
 def to_arrivals(path: Path, rows: abc.Iterable[RawRow], tenant_of: TenantRule) -> abc.Iterator[Arrival]:
-    """Arrivals whose first is at 0. Lengths of 0 become 1. Raises TraceError where a time goes back."""
+    """Arrivals whose first is at 0. A length of 0 becomes 1.
+
+    Raises TraceError where a time goes back or leaps ten years ahead, and for a row of neither prompt nor output.
+    """
     first = last = None
     for row in rows:
         at_ns = row.at_ns
@@ -40,6 +45,10 @@ def to_arrivals(path: Path, rows: abc.Iterable[RawRow], tenant_of: TenantRule) -
             first = last = at_ns
         if at_ns < last:
             raise TraceError(path, row.line, f"the time goes back by {(last - at_ns) / NANOS_PER_S:g} s; sort the rows")
+        if at_ns - first > MAX_SPAN_S * NANOS_PER_S:
+            raise TraceError(path, row.line, "the time is more than ten years after that of the first row")
+        if not row.num_prompt_tokens and not row.num_output_tokens:
+            raise TraceError(path, row.line, "a request needs a prompt or an output, this one has 0 tokens of both")
         last = at_ns
         yield Arrival(
             at_ns - first,
@@ -55,7 +64,7 @@ def to_arrivals(path: Path, rows: abc.Iterable[RawRow], tenant_of: TenantRule) -
 
 
 def length_of(value: object, name: str) -> int:
-    """A number of tokens. Raises ValueError unless it is whole and not negative."""
+    """A number of tokens. Raises ValueError unless it is whole, not negative, and at most MAX_TOKENS."""
     if isinstance(value, str):
         try:
             value = int(value)
@@ -67,14 +76,18 @@ def length_of(value: object, name: str) -> int:
         value = int(value)
     if value < 0:
         raise ValueError(f"{name} must not be negative: {value}")
+    if value > MAX_TOKENS:
+        raise ValueError(f"{name} must be at most {MAX_TOKENS:,} tokens")
     return value
 
 
 def nanos_of(value: object, name: str, unit_ns: int) -> int:
-    """A time in units of `unit_ns`. Raises ValueError unless it is finite and not negative."""
+    """A time in units of `unit_ns`. Raises ValueError unless it is not negative and below 146 years."""
     number = _number(value, name)
     if number < 0:
         raise ValueError(f"{name} must not be negative: {value}")
+    if number * unit_ns > MAX_CLOCK_NS:
+        raise ValueError(f"{name} must be below 146 years, not {number:g}")
     return round(number * unit_ns)
 
 
@@ -85,6 +98,8 @@ def _number(value: object, name: str) -> float:
         number = float(value)
     except ValueError:
         raise ValueError(f"{name} must be a number, not {value!r}") from None
+    except OverflowError:
+        raise ValueError(f"{name} is too large") from None
     if not math.isfinite(number):
         raise ValueError(f"{name} must be a finite number, not {value!r}")
     return number

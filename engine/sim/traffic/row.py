@@ -7,6 +7,8 @@ from collections import abc
 from dataclasses import dataclass
 
 NANOS_PER_S = 1_000_000_000
+MAX_SPAN_S = 10 * 366 * 86_400  # ten years; what is beyond is a mistake, and its sums would leave 64 bits
+MAX_TOKENS = 10_000_000  # of one prompt or output
 DEFAULT_CLASS = "default"
 
 

@@ -9,6 +9,7 @@ from engine.sim.traffic.errors import TrafficSpecError
 from engine.sim.traffic.formats import TraceOptions, open_trace
 from engine.sim.traffic.generate import generate, parse_generator
 from engine.sim.traffic.reshape import Shape, merge_traces, reshape
+from engine.sim.traffic.tenants import tenant_rule
 from engine.sim.traffic.trace import Trace
 
 NO_CHANGE = Shape()
@@ -38,6 +39,7 @@ def open_traffic(source: TrafficSource, folder: Path | None = None) -> Trace:
 
     Raises TraceError and TrafficSpecError.
     """
+    tenant_rule(source.tenants, "")  # refused also where every row has its tenant
     traces = [_open(spec, source, folder) for spec in source.traces]
     traces += [generate(parse_generator(spec, source.seed)) for spec in source.generators]
     if not traces:
@@ -72,6 +74,8 @@ def _option(key: str, word: str) -> dict[str, Any]:  # the options have many typ
     if key == "scale":
         return {"rate_scale": float(word)}
     if key == "seed":
+        if not word.isdecimal():
+            raise ValueError(word)
         return {"seed": int(word)}
     if key == "spread":
         if word not in ("yes", "no"):
