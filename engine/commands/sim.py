@@ -72,6 +72,7 @@ def run(
         options.check_numbers(options.SECONDS, max_seconds=max_seconds, until=until, warm_up=warm_up)
         options.check_numbers(options.LOADS, load=load)
         options.check_numbers(options.SEEDS, seed=seed)
+        options.check_numbers(options.ENGINES, engines=engines)
         size = options.EngineSize(
             max_num_seqs,
             max_num_batched_tokens,
@@ -158,9 +159,10 @@ def check_policy(name: Annotated[str, typer.Argument(metavar="NAME[:OPTION=VALUE
     with output.told_in_one_line("check-policy"):
         choice = parse_policy(name)
         reports = conformance.check_policy(choice.name, choice.options, tell)
-    num_kept = sum(report.passed for report in reports)
-    console.print(f"{name}: {num_kept} of {len(reports)} rules kept", markup=False, highlight=False)
-    if num_kept < len(reports):
+    checks = [check for report in reports for check in report.checks]
+    num_kept = sum(check.passed for check in checks)
+    console.print(f"{name}: {num_kept} of {len(checks)} rules kept", markup=False, highlight=False)
+    if num_kept < len(checks):
         raise typer.Exit(EXIT_DIFFERENT)
 
 

@@ -18,6 +18,7 @@ from engine.core.types import CopyId, FinishReason, Nanos, PathNode, PriorityCla
 from engine.decision_log import VERSION, Json, plan_digest
 from engine.plugins import load_preemption_policy, load_scheduling_policy
 from engine.sim.errors import ReplayError
+from engine.sim.limits import LARGEST_SETTINGS
 
 TOKEN = 0
 STOP_TOKEN = 1
@@ -63,6 +64,9 @@ def _scheduler(text: str) -> Scheduler:
         raise ReplayError(1, f"version is {header.get('version')!r}, this program reads {VERSION}")
     try:
         config = dict(header["config"])
+        for name, largest in LARGEST_SETTINGS.items():
+            if not 0 <= config[name] <= largest:
+                raise ValueError(f"{name} lies within 0 and {largest:,}, not at {config[name]}")
         config["admission_reserve"] = AdmissionReserve(config["admission_reserve"])
         config["preemption_mode"] = PreemptionChoice(config["preemption_mode"])
         scheduling, preemption = header["scheduling_policy"], header["preemption_policy"]

@@ -32,7 +32,7 @@ def raise_floors(tree: Tree, services: abc.Iterable[Service], num_steps: int) ->
             by_child = rises.setdefault(parent, {})
             by_child[node] = (*by_child.get(node, ()), cost / view.weight)
     for parent, by_child in rises.items():
-        parent.floor = parent.peak = _risen(parent.floor, set(by_child.values()), num_steps)
+        parent.floor = parent.peak = _risen(parent.floor, dict.fromkeys(by_child.values()), num_steps)
         for child in by_child:
             child.counter = parent.floor
 

@@ -42,7 +42,8 @@ class Fair:
     theta           lead at which a flow yields, in cost units over weight; 0 is automatic: a step's worth, or what
                     keeps the price of swapping at 5 % of the service exchanged
     theta_low       lead at which a swapped sequence comes back; 0 is half of theta
-    slack           lead within which the longest cached prefix comes first; 0 is strict order
+    slack           lead within which the longest cached prefix comes first; 0 is strict order. There is no prefix cache
+                    yet: until then it only widens theta
     prefill_cost    of a prompt token computed for the first time
     output_cost     of an emitted token
     pace_prefill    prompts take at most their share of the time beside others' decodes

@@ -160,7 +160,6 @@ class Tree:
         node.is_owed = is_owed
         if node.parent is not None:
             self._ahead[node] = None
-        if node.parent is not None:
             node.parent.idle.put(node, (counter,))
             self._dirty[node.parent] = None
 

@@ -65,7 +65,7 @@ class Result:
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--max-num-batched-tokens", type=int, default=512, metavar="C")
+    parser.add_argument("--max-num-batched-tokens", type=int, default=256, metavar="C")
     parser.add_argument("--live", action="store_true", help="also measure the live engine (three minutes)")
     args = parser.parse_args()
     report = Report(

@@ -97,6 +97,7 @@ def test_a_log_that_does_not_replay_ends_with_code_1(tmp_path: Path):
         (("--seed", "-1"), "--seed is a number from 0"),
         (("--num-device-blocks", "1000000000000"), "--num-device-blocks is at most 10,000,000"),
         (("--max-num-seqs", "1000000000000"), "--max-num-seqs is at most 100,000"),
+        (("--engines", "1000000000"), "--engines is a number from 1 to 10,000"),
         (("--tenants", "zipf:0"), "zipf needs a number of tenants"),
         (("--tenants", "conversation:-3"), "conversation needs a number of tenants"),
         (("--class", "gold=nan"), "RANK a whole number"),
@@ -156,8 +157,9 @@ def test_the_suite_marks_missed_lines_and_ends_with_code_1_if_they_are_the_first
 def test_a_check_of_a_policy_ends_with_how_many_rules_it_kept(monkeypatch: pytest.MonkeyPatch):
     from engine.sim import conformance
 
-    checks = [conformance.Check("one", None), conformance.Check("two", "because")]
-    monkeypatch.setattr(conformance, "check_policy", lambda name, options, tell: checks)
+    checks = conformance.Check("one", None), conformance.Check("two", "because")
+    reports = [conformance.Report("fair", "scheduling", checks)]
+    monkeypatch.setattr(conformance, "check_policy", lambda name, options, tell: reports)
 
     result = invoke("check-policy", "fair")
 

@@ -126,3 +126,20 @@ def test_a_line_that_makes_no_sense_is_named(line: str, problem: str):
 def test_a_log_of_another_version_is_refused():
     with pytest.raises(ReplayError, match="line 1: version is 99"):
         replay(['{"version": 99}'])
+
+
+@pytest.mark.parametrize("name", ["num_device_blocks", "num_host_blocks", "max_num_seqs"])
+def test_a_header_of_an_engine_that_no_machine_has_is_refused(name: str):
+    header = json.loads(simulated_log("fcfs")[0])
+    header["config"][name] = 10**13
+
+    with pytest.raises(ReplayError, match=f"line 1: .*{name} lies within 0 and"):
+        replay([json.dumps(header)])
+
+
+def test_a_line_with_an_object_of_another_shape_is_named():
+    log = simulated_log("fcfs")
+    number, commit = next((number, text) for number, text in enumerate(log) if '"commit"' in text)
+
+    with pytest.raises(ReplayError, match=f"line {number + 1}: "):
+        replay([*log[:number], json.dumps(json.loads(commit) | {"lengths": [1]})])

@@ -143,7 +143,9 @@ def test_trace_can_be_iterated_again():
 
 
 def test_length_of_zero_becomes_one(tmp_path):
-    path = written(tmp_path, "a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2025-03-04 18:15:46,0,7\n2025-03-04 18:15:46,7,0\n")
+    path = written(
+        tmp_path, "a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2025-03-04 18:15:46,0,7\n2025-03-04 18:15:46,7,0\n"
+    )
 
     assert list(open_trace(path)) == [Arrival(0, "a/a", 1, 7), Arrival(0, "a/a", 7, 1)]
 

@@ -240,3 +240,16 @@ def test_source_that_makes_no_sense_is_refused(source):
 def test_shape_that_makes_no_sense_is_refused(values):
     with pytest.raises(TrafficSpecError):
         Shape(**values)
+
+
+def test_a_length_that_is_asked_for_by_name_is_not_cut():
+    assert {arrival.num_prompt_tokens for arrival in drawn("requests=3,prompt=200000")} == {200_000}
+
+
+def test_traffic_ends_where_its_times_would_leave_64_bits():
+    with pytest.raises(TrafficSpecError, match="more than ten years"):
+        drawn("requests=5,rate=1e-9")
+
+
+def test_slow_traffic_that_ends_in_time_is_drawn():
+    assert len(drawn("requests=5,rate=1e-6,arrivals=every")) == 5

@@ -10,6 +10,7 @@ from engine.core.types import PriorityClass
 from engine.sim.capacity import capacity
 from engine.sim.cost_lines import CostLine
 from engine.sim.errors import ScenarioError
+from engine.sim.limits import LARGEST_SETTINGS
 from engine.sim.requests import Tenancy
 from engine.sim.run import Setup
 from engine.sim.samples import OUTPUT_COST, PREFILL_COST
@@ -19,17 +20,9 @@ from engine.sim.traffic.trace import Trace
 
 TRACES_VARIABLE = "EVENFLOW_TRACES"
 LOADS = (0.01, 1000)
+ENGINES = (1, 10_000)
 SEEDS = (0, 2**63 - 1)
 SECONDS = (0, MAX_SPAN_S)
-# A scheduler lists its blocks and rows: more than any machine has, and still made in seconds.
-LIMITS = {
-    "max_num_seqs": 100_000,
-    "max_num_batched_tokens": 100_000_000,
-    "block_size": 1_000_000,
-    "num_device_blocks": 10_000_000,
-    "num_host_blocks": 10_000_000,
-    "max_model_len": 100_000_000,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +39,7 @@ class EngineSize:
 
     def config(self) -> SchedulerConfig:
         """Raises ScenarioError, naming the setting that is out of range."""
-        for name, largest in LIMITS.items():
+        for name, largest in LARGEST_SETTINGS.items():
             if (value := getattr(self, name)) > largest:
                 raise ScenarioError(f"--{name.replace('_', '-')} is at most {largest:,}, not {value:,}")
         try:

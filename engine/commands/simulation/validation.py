@@ -133,13 +133,13 @@ def comparison_table(comparisons: abc.Sequence[Comparison]) -> Table:
         table.add_column(column, justify="left" if column in ("traffic", "policy", "figure") else "right")
     for each in comparisons:
         for figure in each.figures:
-            color = "green" if figure.is_close else "red"
+            error = f"[green]{figure.error:+.1%}[/]" if figure.is_close else f"[red]✗ {figure.error:+.1%}[/]"
             live = " / ".join(f"{value:.3f} s" for value in figure.live)
-            cells = (f"{figure.simulated:.3f} s", f"[{color}]{'' if figure.is_close else '✗ '}{figure.error:+.1%}[/]", f"{figure.allowed:.1%}")
+            cells = (f"{figure.simulated:.3f} s", error, f"{figure.allowed:.1%}")
             table.add_row(each.traffic, each.policy, figure.name, live, *cells)
         rates = (f"{each.live_tokens_per_s:.1f}", f"{each.simulated_tokens_per_s:.1f}")
-        error = each.simulated_tokens_per_s / each.live_tokens_per_s - 1
-        table.add_row(each.traffic, each.policy, "output tokens/s", *rates, f"{error:+.1%}", "")
+        rate_error = each.simulated_tokens_per_s / each.live_tokens_per_s - 1
+        table.add_row(each.traffic, each.policy, "output tokens/s", *rates, f"{rate_error:+.1%}", "")
         table.add_row(each.traffic, each.policy, "step over line", f"{each.step_over_line:.3f}", "1", "", "")
     return table
 

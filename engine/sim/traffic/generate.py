@@ -118,12 +118,7 @@ def _checked(text: str, spec: GeneratorSpec) -> GeneratorSpec:
     numbers = [value for field in fields(spec) if isinstance(value := getattr(spec, field.name), int | float)]
     if not all(0 <= number < math.inf for number in numbers):
         raise TrafficSpecError(text, "its numbers must be finite and not negative")
-    if not 1 <= spec.tenants <= MAX_TENANTS or not MIN_RATE <= spec.rate <= MAX_RATE:
-        raise TrafficSpecError(text, f"it needs 1 to {MAX_TENANTS} tenants and a rate from {MIN_RATE:g} to {MAX_RATE:g}")
-    if spec.zipf > MAX_ZIPF or spec.prefix > MAX_TOKENS:
-        raise TrafficSpecError(text, f"zipf is at most {MAX_ZIPF}, a prefix at most {MAX_TOKENS:,} tokens")
-    if max(spec.seconds or 0, spec.start, spec.cancel_after, spec.deadline or 0, spec.on_s, spec.off_s) > MAX_SPAN_S:
-        raise TrafficSpecError(text, "its times are at most ten years")
+    _check_limits(text, spec)
     if spec.requests is None and (spec.seconds is None or spec.arrivals == "salvo"):
         raise TrafficSpecError(text, "it never ends: give requests=N or seconds=S")
     if spec.arrivals == "onoff" and spec.on_s < MIN_ON_S:
@@ -135,6 +130,18 @@ def _checked(text: str, spec: GeneratorSpec) -> GeneratorSpec:
     if spec.tenant is not None and spec.tenants > 1:
         raise TrafficSpecError(text, "one name is not enough for several tenants; use org")
     return spec
+
+
+def _check_limits(text: str, spec: GeneratorSpec) -> None:
+    """What is beyond them would leave 64 bits, or never end."""
+    if not 1 <= spec.tenants <= MAX_TENANTS:
+        raise TrafficSpecError(text, f"it needs 1 to {MAX_TENANTS} tenants")
+    if not MIN_RATE <= spec.rate <= MAX_RATE:
+        raise TrafficSpecError(text, f"it needs a rate from {MIN_RATE:g} to {MAX_RATE:g} per second")
+    if spec.zipf > MAX_ZIPF or spec.prefix > MAX_TOKENS:
+        raise TrafficSpecError(text, f"zipf is at most {MAX_ZIPF}, a prefix at most {MAX_TOKENS:,} tokens")
+    if max(spec.seconds or 0, spec.start, spec.cancel_after, spec.deadline or 0, spec.on_s, spec.off_s) > MAX_SPAN_S:
+        raise TrafficSpecError(text, "its times are at most ten years")
 
 
 def _arrivals(spec: GeneratorSpec) -> abc.Iterator[Arrival]:
