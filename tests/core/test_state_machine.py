@@ -13,11 +13,11 @@ from tests.core.traffic import SCHEDULING
 
 @pytest.mark.parametrize("scheduling", SCHEDULING)
 def test_random_traffic_is_served_exactly_once(scheduling: str):
-    run_machine(scheduling, max_examples=40, num_rules=40)
+    run_machine(scheduling, max_examples=15, num_rules=40)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("scheduling", SCHEDULING)
 def test_much_random_traffic_is_served_exactly_once(scheduling: str):
-    run_machine(scheduling, max_examples=1_000, num_rules=80)
+    run_machine(scheduling, max_examples=120, num_rules=60)
