@@ -165,9 +165,9 @@ class Admission:
         num_tokens = self._first_chunk(step, seq)
         if not num_tokens or not self._rows.take(step, seq):
             return False
-        self._memory.use(seq)
         self._start(step, seq)
         self._grant(step, seq, num_tokens, self._blocks.num_free)
+        self._memory.use(seq)
         self._opened_in, self._num_ends = self._lifecycle.num_plans, self._lifecycle.num_ends
         return True
 
@@ -176,9 +176,9 @@ class Admission:
         is_idle = not self._lifecycle.running and not self._blocks.in_flight  # the link has nothing better to do
         if not is_idle and not preemptions.is_link_free(CopyDirection.IN, step.now):
             return False
-        self._memory.use(seq)
         preemptions.note_copy(CopyDirection.IN, len(seq.block_table.host), step.now)
         self._lifecycle.swap_in(seq, step.now)
+        self._memory.use(seq)
         return True
 
     def _first_chunk(self, step: Step, seq: Sequence) -> int:

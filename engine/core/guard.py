@@ -100,7 +100,8 @@ class GuardedPolicy:
 
     def concede(self, victim: SequenceView, claimant: SequenceView) -> Concession:
         try:
-            return Concession(self.policy.concede(victim, claimant))
+            concession = self.policy.concede(victim, claimant)
+            return concession if isinstance(concession, Concession) else Concession(concession)
         except CAUGHT as error:
             self.fail(error)
             return Concession.NOTHING

@@ -98,10 +98,11 @@ class Memory:
         return not step.has_preempted and self._has_room(step, seq, self.num_spare)
 
     def use(self, seq: Sequence) -> None:
-        """`seq` comes in; a claim of its own is used."""
+        """`seq` has come in; a claim of its own is used."""
         if self._claim is not None and self._claim.seq is seq:
             self._claim = None
-        self._num_lacking_by_others = None
+        if self._num_lacking_by_others is not None:
+            self._num_lacking_by_others += self._num_lacking(seq)
 
     def reserve(self, seq: Sequence) -> None:
         """A head that found no room keeps its need from those behind it, if it could ever come in beside its own."""

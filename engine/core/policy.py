@@ -172,6 +172,8 @@ class Terms:
                      after them by rank. None: classes mean nothing
     paces_prefill    while other flows decode, a flow's prompts take at most its share of the time
     protects_yielding  residency and the cap on preemptions protect flows that yield, too
+    concedes_by_share  in its own class, a flow that neither yields nor holds more than its share of the pool concedes
+                     no blocks: the core need not ask
     share            the part of the machine that is a flow's among those that want something; None: by the product of
                      the weights on its path. For rows, blocks and the time of prompts, where they are short
     """
@@ -182,6 +184,7 @@ class Terms:
     paces_prefill: bool = False
     protects_yielding: bool = True
     share: abc.Callable[[FlowView], float] | None = None
+    concedes_by_share: bool = False
 
 
 class Concession(Enum):

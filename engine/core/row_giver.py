@@ -80,6 +80,7 @@ class RowGiver:
         """
         is_head = seq.status is SequenceStatus.WAITING
         if self._has_revoked or (self.are_exhausted if is_head else self._is_vain_for_residents):
+            self.are_exhausted = self.are_exhausted or is_head
             return None
         concede = self._lifecycle.policy.concede
         decodes = step.granted[: step.num_decodes]

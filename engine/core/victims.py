@@ -41,6 +41,8 @@ class Victims:
         self._blocks = lifecycle.blocks
         self._preemptions = preemptions
         self._policy = policy
+        self._weighed_in: Step | None = None
+        self._weights: dict[Flow, float] = {}  # of the flows that had blocks when the plan first asked
 
     def of_growth(self, step: Step, claimant: Sequence) -> Sequence | None:
         """A held sequence, else one of a flow above its share of the pool, not preempted too often, else any."""
@@ -88,8 +90,13 @@ class Victims:
 
     def shares(self, step: Step, claimant: Flow) -> dict[Flow, float]:
         """Blocks that are each flow's by weight, of the flows that have some and the one that asks for more."""
-        residents = (*self._lifecycle.running, *self._lifecycle.paused)
-        weights = {flow: step.weight(flow) for flow in dict.fromkeys((claimant, *(seq.flow for seq in residents)))}
+        if step is not self._weighed_in:
+            residents = (*self._lifecycle.running, *self._lifecycle.paused)
+            self._weights = {flow: step.weight(flow) for flow in dict.fromkeys(seq.flow for seq in residents)}
+            self._weighed_in = step
+        weights = self._weights
+        if claimant not in weights:
+            weights = {**weights, claimant: step.weight(claimant)}
         per_weight = self._config.num_device_blocks / math.fsum(weights.values())
         return {flow: weight * per_weight for flow, weight in weights.items()}
 
@@ -116,7 +123,7 @@ class Victims:
         if self._config.admission_reserve is not AdmissionReserve.GROWTH:
             return  # those that came in were promised all that they may need
         concessions: dict[Sequence, Concession] = {}
-        for victim in self._residents():
+        for victim in self._askable(step, claimant):
             if victim is not claimant and victim.status is not SequenceStatus.SWAPPED:
                 concession = self._concession(step, victim, claimant)
                 if concession is not Concession.NOTHING:
@@ -125,6 +132,23 @@ class Victims:
             standing = self._lifecycle.policy.standing
             for victim in self._policy.victims(tuple(concessions), claimant, standing, step.now):
                 yield victim, concessions[victim]
+
+    def _askable(self, step: Step, claimant: Sequence) -> list[Sequence]:
+        """The residents that may concede something, as far as the policy's terms tell."""
+        residents = self._residents()
+        if not step.terms.concedes_by_share:
+            return residents
+        name, yielding, shares = (
+            claimant.flow.priority_class.name,
+            step.terms.yielding,
+            self.shares(step, claimant.flow),
+        )
+        can_give = {
+            flow
+            for flow in dict.fromkeys(seq.flow for seq in residents)
+            if flow in yielding or flow.priority_class.name != name or flow.num_device_blocks > shares.get(flow, 0.0)
+        }
+        return [seq for seq in residents if seq.flow in can_give] if can_give else []
 
     def _concession(self, step: Step, victim: Sequence, claimant: Sequence) -> Concession:
         concession = self._lifecycle.policy.concede(victim, claimant)

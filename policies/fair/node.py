@@ -4,7 +4,6 @@
 that no child which is owed something is below, its `peak` the highest that a child ever reached.
 """
 
-import math
 from collections import abc
 from dataclasses import dataclass, field
 
@@ -24,7 +23,7 @@ class Node:
     backlogged   children that are, by counter (Q of rule R1)
     num_gone     children that were denied something in the last plan and want nothing now: they flag their parent
     queued       children with a sequence that waits, by what `Tree.rank` said when they were put there
-    weights      how many wanting children have each weight
+    weights      how many wanting children have each weight; wanting_weight is the sum of them all
     theta        threshold Θ of the children, as of their weights and the last plan's prices
     num_queued   sequences that wait below the node
     is_gone      it is one of these of its parent
@@ -48,6 +47,7 @@ class Node:
     idle: "Ranking[Node]" = field(default_factory=Ranking)
     weights: dict[float, int] = field(default_factory=dict)
     weight_counted: float = 0.0
+    wanting_weight: float = 0.0
     theta: float = 0.0
     chain: "tuple[tuple[Node, Node, NodeView], ...]" = ()
     num_queued: int = 0
@@ -70,11 +70,6 @@ class Node:
     def least_weight(self) -> float:
         """Of the wanting children; 1 if there is none."""
         return min(self.weights, default=1.0)
-
-    @property
-    def wanting_weight(self) -> float:
-        """Sum of the weights of the wanting children."""
-        return math.fsum(weight * count for weight, count in self.weights.items())
 
     def path(self) -> "abc.Iterator[Node]":
         """This node and its ancestors, without the root."""

@@ -111,6 +111,7 @@ class Fair:
             paces_prefill=self._paces_prefill,
             protects_yielding=not self._is_strict,
             share=self._share,
+            concedes_by_share=True,
         )
 
     def select(self, passed: abc.Collection[SequenceView]) -> SequenceView | None:

@@ -12,6 +12,7 @@ the tenant that left last, and lets the gap grow with the pool: Sheng et al. 202
 that something happened to are looked at: O(flows that changed, are satisfied or were served), times log n.
 """
 
+import math
 from collections import abc
 
 from engine.core.policy import Demand, FlowView, SequenceView
@@ -222,6 +223,7 @@ class Tree:
         if demand is not Demand.NONE:
             node.weight_counted = node.weight
             weights[node.weight] = weights.get(node.weight, 0) + 1
+        parent.wanting_weight = math.fsum(weight * count for weight, count in weights.items())
         if parent.least_weight != least:
             self._learn_threshold(parent)
 
