@@ -127,10 +127,13 @@ class Planner:
             has_room = seq.num_tokens <= self._blocks.capacity(seq.block_table) or self._memory.has_block(
                 step, seq, is_entitled=not band.is_yielding
             )
-            if has_room and self._rows.take(step, seq):
-                self._lifecycle.start(seq, step.now)
-                self._grow_table(step, seq)
-                step.grant_decodes([seq])
+            if not has_room:
+                continue
+            if not self._rows.take(step, seq):
+                break  # nobody gives one to the others of this pass either
+            self._lifecycle.start(seq, step.now)
+            self._grow_table(step, seq)
+            step.grant_decodes([seq])
 
     def _grow(self, step: Step, band: Band, seq: Sequence) -> bool:
         """True if the table of `seq` holds its next token."""
