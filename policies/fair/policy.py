@@ -87,7 +87,8 @@ class Fair:
         self._tree(seq.flow).enqueue(seq)
 
     def on_leave(self, seq: SequenceView, reason: LeaveReason, now: Nanos) -> None:
-        self._tree(seq.flow).dequeue(seq, has_ended=reason is LeaveReason.FINISHED)
+        is_admitted, has_ended = reason is LeaveReason.ADMITTED, reason is LeaveReason.FINISHED
+        self._tree(seq.flow).dequeue(seq, is_admitted=is_admitted, has_ended=has_ended)
 
     def begin(self, start: PlanStart) -> Terms:
         self._start = start

@@ -4,6 +4,8 @@ The ratio of a request is 1 + (tokens that its flow was served since it arrived)
 take): short ones go first, and a long one is passed only by those whose ratio is above its own, so its wait is finite.
 Its size is its prompt and the mean output of the flow's latest requests. Requests are kept by size, a power of two
 each, which stands for all of them, first come first served within a size, so the best is among a handful.
+Under overload ratios alone would let a long request wait for ever, so every fourth admission is the oldest's: with n
+older ones before it, a request comes in with the 4(n + 1)-th admission of its flow at the latest.
 Source: highest response ratio next (Brinch Hansen 1971), ageing counted in tokens so that it needs no clock.
 """
 
@@ -15,6 +17,7 @@ from engine.core.ranking import Ranking
 from policies.waiting import has_run
 
 LATEST_SHARE = 0.1  # of the newest output in the mean: the last ten or so count
+OLDEST_EVERY = 4  # admissions
 FIRST_OUTPUT = 128.0  # tokens, before anybody has ended
 
 
@@ -34,6 +37,7 @@ class Queue:
     arrivals: dict[int, Arrival] = field(default_factory=dict)
     num_served: int = 0
     mean_output: float = FIRST_OUTPUT
+    num_admitted: int = 0
 
     def __len__(self) -> int:
         return len(self.started) + sum(map(len, self.by_size.values()))
@@ -46,8 +50,8 @@ class Queue:
         else:
             self.by_size.setdefault(size, Ranking()).put(seq, (seq.arrival_index,))
 
-    def discard(self, seq: SequenceView) -> bool:
-        """`seq` waits no longer; False if it did not."""
+    def discard(self, seq: SequenceView, *, is_admitted: bool = False) -> bool:
+        """`seq` waits no longer; False if it did not. An admission counts, until nobody waits any more."""
         if seq in self.started:
             self.started.discard(seq)
             return True
@@ -58,6 +62,7 @@ class Queue:
         ranking.discard(seq)
         if not ranking:
             del self.by_size[arrival.size]
+        self.num_admitted = self.num_admitted + is_admitted if self.by_size else 0
         return True
 
     def forget(self, seq: SequenceView) -> None:
@@ -76,7 +81,7 @@ class Queue:
             seq = ranking.first()
             if seq is not None:
                 num_served = self.num_served - self.arrivals[seq.arrival_index].num_served
-                rank = (_ratio_rank(num_served, size), seq.arrival_index)
+                rank = (self._ratio_rank(num_served, size), seq.arrival_index)
                 if best is None or rank < best_rank:
                     best, best_rank = seq, rank
         return best
@@ -86,7 +91,7 @@ class Queue:
         if has_run(seq):
             return (0.0, 0.0)
         arrival = self._arrival(seq)
-        return (1.0, _ratio_rank(self.num_served - arrival.num_served, arrival.size))
+        return (1.0, self._ratio_rank(self.num_served - arrival.num_served, arrival.size))
 
     def _arrival(self, seq: SequenceView) -> Arrival:
         arrival = self.arrivals.get(seq.arrival_index)
@@ -95,7 +100,7 @@ class Queue:
             arrival = self.arrivals[seq.arrival_index] = Arrival(self.num_served, size)
         return arrival
 
-
-def _ratio_rank(num_served: int, size: int) -> float:
-    """The response ratio, the highest one first."""
-    return -1.0 - num_served / (1 << size)
+    def _ratio_rank(self, num_served: int, size: int) -> float:
+        """The response ratio, the highest one first; the same for all where it is the oldest's turn."""
+        is_oldest_due = self.num_admitted % OLDEST_EVERY == OLDEST_EVERY - 1
+        return 0.0 if is_oldest_due else -1.0 - num_served / (1 << size)

@@ -98,12 +98,12 @@ class Tree:
         leaf.queue.put(seq)
         self._count_queued(leaf, 1)
 
-    def dequeue(self, seq: SequenceView, *, has_ended: bool) -> None:
+    def dequeue(self, seq: SequenceView, *, is_admitted: bool, has_ended: bool) -> None:
         """`seq` waits no longer, whether it did or not."""
         leaf = self.leaves.get(seq.flow)
         if leaf is None:
             return
-        if leaf.queue.discard(seq):
+        if leaf.queue.discard(seq, is_admitted=is_admitted):
             self._count_queued(leaf, -1)
         if has_ended:
             leaf.queue.forget(seq)

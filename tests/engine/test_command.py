@@ -32,7 +32,7 @@ def last_line(result: subprocess.CompletedProcess) -> str:
         (("--listen", "unix:{folder}/e"), {"EVENFLOW_ENGINE_MAX_SEQS": "8"}, "EVENFLOW_ENGINE_MAX_SEQS is no setting"),
         (("--listen", "unix:{folder}/e"), {"EVENFLOW_ENGINE_BLOCK_SIZE": "0"}, "block_size must be"),
         (("--listen", "unix:{folder}/e", "--scheduling-policy", "lifo"), {}, "scheduling_policy cannot be loaded"),
-        (("--listen", "unix:{folder}/e", "--scheduling-option", "speed=1"), {}, "vtc has no option speed"),
+        (("--listen", "unix:{folder}/e", "--scheduling-option", "speed=1"), {}, "fair has no option speed"),
         (
             ("--listen", "unix:{folder}/e", "--num-device-blocks", "9", "--kv-cache-bytes", "9"),
             {},

@@ -16,15 +16,15 @@ CLASSES = {"a": PriorityClass("top", 0), "b": PriorityClass("middle", 2, 0.25), 
 
 # Steps take a millisecond here, so what is promised after a time is promised within the run.
 OPTIONS = {
+    "fair": {"class_ageing_ms": "50"},
     "priority": {"ageing_ms": "50"},
     "mlfq": {"starvation_ms": "50"},
     "srpt": {"starvation_ms": "50"},
     "edf": {"slo_ms": "100", "best_effort_every": "3"},
 }
 
-# The part of the run of whose requests none may be left at its end. Response ratios let a request that is ten times as
-# long wait ten times as long, whatever the load.
-FIRST_PART = {"fair": 1 / 16}
+# The part of the run of whose requests none may be left at its end. `fair` takes the oldest of a tenant once in four.
+FIRST_PART = {"fair": 1 / 8}
 
 
 def overload(name: str) -> tuple[Driver, dict[str, int]]:

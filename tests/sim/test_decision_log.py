@@ -53,7 +53,14 @@ def test_every_command_is_replayed():
     scheduler.calibrate(LINE.scheduler_prices(), Nanos(0))
     stop = frozenset(range(0, 97, 5))  # some of the tokens that the runner makes
     for index, tenant in enumerate("abcab"):
-        request = make_request(f"g{index}", tenant=tenant, prompt=9, max_output_tokens=40, stop_token_ids=stop)
+        request = make_request(
+            f"g{index}",
+            tenant=tenant,
+            prompt=range(index, index + 9),
+            max_output_tokens=40,
+            stop_token_ids=stop,
+            sampling=SamplingParams(seed=index),
+        )
         scheduler.add(request, Nanos(index))
     scheduler.grant("g0", 3, Nanos(6))
     scheduler.set_class("g1", PriorityClass("gold", -1), Nanos(6))
