@@ -121,6 +121,9 @@ class Planner:
                 if self._grow(step, band, seq):
                     decodes.append(seq)
         step.grant_decodes(decodes)
+        self._resume(step, band)
+
+    def _resume(self, step: Step, band: Band) -> None:
         for seq in band.paused_decodes:
             if seq.status is not SequenceStatus.PAUSED or not step.budget:
                 continue
