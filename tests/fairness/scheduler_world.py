@@ -130,7 +130,8 @@ class SchedulerWorld:
         self._check()
 
     def set_weight(self, key: Key, weight: float) -> None:
-        self.weights[key] = weight
+        # A node's weight is the same in every class.
+        self.weights |= {each: weight for each in self.weights if each[1:] == key[1:]} | {key: weight}
         self.scheduler.update_nodes([(key[1:], weight, NEVER_EARLIER)])
 
     def plan(self) -> list[Planned]:
