@@ -173,8 +173,7 @@ class Admission:
 
     def _swap_in(self, step: Step, seq: Sequence) -> bool:
         preemptions = self._memory.preemptions
-        is_idle = not self._lifecycle.running and not self._blocks.in_flight  # the link has nothing better to do
-        if not is_idle and not preemptions.is_link_free(CopyDirection.IN, step.now):
+        if not preemptions.is_link_free(CopyDirection.IN, step.now):
             return False
         preemptions.note_copy(CopyDirection.IN, len(seq.block_table.host), step.now)
         self._lifecycle.swap_in(seq, step.now)

@@ -28,8 +28,12 @@ class Preemptions:
         self._link_free_at = dict.fromkeys(CopyDirection, 0.0)
 
     def is_link_free(self, direction: CopyDirection, now: Nanos) -> bool:
-        """True unless the last copy in this direction used up the link's share of the time until after `now`."""
-        return self._config.link_share == 1 or now >= self._link_free_at[direction]
+        """True unless the last copy in this direction used up the link's share of the time until after `now`.
+
+        Where nothing runs and nothing is copied, all would wait for a link that nobody uses: it is free.
+        """
+        is_unused = not self._lifecycle.running and not self._blocks.in_flight
+        return self._config.link_share == 1 or now >= self._link_free_at[direction] or is_unused
 
     def note_copy(self, direction: CopyDirection, num_blocks: int, now: Nanos) -> None:
         """A copy begins, and takes the link for its time over the share that swaps may have."""
