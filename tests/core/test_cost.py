@@ -65,7 +65,7 @@ def calls_of_one_step(scheduler: Scheduler) -> int:
 def test_a_step_costs_the_same_however_many_requests_wait(scheduling: str):
     few, many = (decoding_scheduler(scheduling, num_running=8, num_waiting=number) for number in (50, 2_000))
 
-    assert calls_of_one_step(many) <= 1.01 * calls_of_one_step(few)  # a heap is deeper by a level or two
+    assert calls_of_one_step(many) <= 1.05 * calls_of_one_step(few)  # a heap is deeper by some levels
 
 
 def test_a_decode_costs_the_same_however_long_the_context_is():
