@@ -61,11 +61,21 @@ def calls_of_one_step(scheduler: Scheduler) -> int:
     return count_calls(step)
 
 
-@pytest.mark.parametrize("scheduling", ["fcfs", "vtc", "fair"])
+@pytest.mark.parametrize("scheduling", ["fcfs", "vtc"])
 def test_a_step_costs_the_same_however_many_requests_wait(scheduling: str):
-    few, many = (decoding_scheduler(scheduling, num_running=8, num_waiting=number) for number in (50, 2_000))
+    few, many = (decoding_scheduler(scheduling, num_running=8, num_waiting=number) for number in (50, 8_000))
 
-    assert calls_of_one_step(many) <= 1.05 * calls_of_one_step(few)  # a heap is deeper by some levels
+    assert calls_of_one_step(many) == calls_of_one_step(few)
+
+
+def test_a_step_of_fair_does_not_grow_with_the_number_waiting():
+    costs = [
+        calls_of_one_step(decoding_scheduler("fair", num_running=8, num_waiting=number))
+        for number in (50, 100, 500, 2_000, 8_000)
+    ]
+
+    # Which tenants are ranked anew differs from step to step, by up to a twentieth; 160 times as many would show.
+    assert max(costs) <= 1.06 * min(costs)
 
 
 def test_a_decode_costs_the_same_however_long_the_context_is():
