@@ -1,10 +1,6 @@
-"""What service costs by default, and over which weight it is counted. Source: Sheng et al. 2024 (OSDI), §5."""
+"""Over which weight the service of a flow is counted by policies that know no tree."""
 
 from engine.core.policy import FlowView
-
-# w_p and w_q of the paper's evaluation.
-PREFILL_COST = 1.0
-OUTPUT_COST = 2.0
 
 
 def weight_of(flow: FlowView) -> float:

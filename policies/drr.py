@@ -17,11 +17,12 @@ import math
 from collections import abc
 from dataclasses import dataclass, field
 
+from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.policy import Concession, FlowView, LeaveReason, PlanStart, SequenceView, Service, Terms
 from engine.core.ranking import Ranking
 from engine.core.types import Nanos, TenantId
 from policies import snapshots
-from policies.costs import OUTPUT_COST, PREFILL_COST, weight_of
+from policies.costs import weight_of
 from policies.options import at_least
 from policies.waiting import first_except, has_run
 

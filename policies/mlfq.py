@@ -17,12 +17,10 @@ from dataclasses import dataclass
 from engine.core.costs import Prices
 from engine.core.policy import Concession, FlowView, LeaveReason, PlanStart, SequenceView, Service, Terms
 from engine.core.ranking import Ranking
-from engine.core.types import Nanos
+from engine.core.types import NANOS_PER_MS, Nanos
 from policies import snapshots
 from policies.options import at_least
 from policies.waiting import first_not_passed, has_run
-
-NANOS_PER_MS = 1_000_000
 
 
 @dataclass(slots=True, eq=False)

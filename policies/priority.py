@@ -25,15 +25,14 @@ from collections import abc
 from dataclasses import dataclass, field
 
 from engine.core.config import DEFAULT_MAX_PREEMPTIONS
+from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.policy import Concession, FlowView, LeaveReason, PlanStart, SequenceView, Service, Terms
 from engine.core.ranking import Ranking
-from engine.core.types import Nanos, PriorityClass
+from engine.core.types import NANOS_PER_MS, Nanos, PriorityClass
 from policies import snapshots
-from policies.costs import OUTPUT_COST, PREFILL_COST
 from policies.options import at_least
 from policies.waiting import has_run
 
-NANOS_PER_MS = 1_000_000
 WINDOW = 4_096.0  # cost units that a class may be behind or ahead of its kept share
 
 

@@ -16,15 +16,14 @@ import math
 from collections import OrderedDict, abc, deque
 from dataclasses import dataclass
 
+from engine.core.costs import OUTPUT_COST
 from engine.core.policy import Concession, FlowView, LeaveReason, PlanStart, SequenceView, Service, Terms
 from engine.core.ranking import Ranking
-from engine.core.types import Nanos, TenantId
+from engine.core.types import NANOS_PER_MS, Nanos, TenantId
 from policies import snapshots
-from policies.costs import OUTPUT_COST
 from policies.options import at_least
 from policies.waiting import first_not_passed, num_uncached_tokens
 
-NANOS_PER_MS = 1_000_000
 NUM_OUTPUTS = 5
 MAX_TENANTS = 4_096
 

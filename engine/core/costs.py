@@ -4,6 +4,10 @@ the simulator. Pure arithmetic; the numbers are measured elsewhere and come in a
 
 from dataclasses import dataclass
 
+# What service counts by default: w_p and w_q of the evaluation of VTC (Sheng et al. 2024, OSDI, §5).
+PREFILL_COST = 1.0
+OUTPUT_COST = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:

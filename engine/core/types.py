@@ -8,6 +8,8 @@ from typing import NamedTuple, NewType
 Nanos = NewType("Nanos", int)
 """A point on, or a length of, the monotonic clock of whoever drives the scheduler, in nanoseconds."""
 
+NANOS_PER_MS = 1_000_000
+
 BlockId = NewType("BlockId", int)
 """Index of a KV block in the device pool."""
 

@@ -6,10 +6,8 @@ Work is counted in the cost units that the policies charge by default, so that s
 from collections import abc
 from dataclasses import dataclass
 
+from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.stats import TenantStats
-
-PREFILL_COST = 1.0
-OUTPUT_COST = 2.0  # VTC (Sheng et al. 2024), evaluation setting w_q = 2 w_p
 
 Path = tuple[str, ...]
 

@@ -3,10 +3,11 @@
 from dataclasses import replace
 from math import ceil
 
+from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.types import Nanos
 from engine.decision_log import PolicyChoice
 from engine.sim.run import Setup, simulate
-from engine.sim.samples import OUTPUT_COST, PREFILL_COST, Samples
+from engine.sim.samples import Samples
 from engine.sim.traffic.row import NANOS_PER_S, Arrival
 
 CONCURRENCY = 16

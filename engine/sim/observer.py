@@ -3,16 +3,13 @@
 from collections import abc
 from typing import Protocol
 
+from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.events import Admitted, Event, Finished, Preempted, Resumed, TokensEmitted, Usage
 from engine.core.plan import CopyDirection
 from engine.core.policy import Service
 from engine.core.types import FinishReason, Nanos, PauseReason, PreemptionMode, Request
 from engine.sim.service_meter import ServiceMeter
 from engine.sim.traffic.row import Arrival
-
-# The work of a token, as the recorder counts it unless it is told otherwise.
-PREFILL_COST = 1.0
-OUTPUT_COST = 2.0
 
 
 class Records(Protocol):

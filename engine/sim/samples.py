@@ -8,13 +8,11 @@ from bisect import bisect_left, bisect_right
 from collections import abc
 from dataclasses import dataclass, field
 
+from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.events import Usage
 from engine.core.plan import CopyDirection
 from engine.core.types import FinishReason, PauseReason, PreemptionMode
 from engine.sim.traffic.row import NANOS_PER_S, Arrival
-
-PREFILL_COST = 1.0
-OUTPUT_COST = 2.0  # VTC (Sheng et al. 2024), evaluation setting w_q = 2 w_p
 
 
 @dataclass(slots=True)

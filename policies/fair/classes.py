@@ -5,9 +5,8 @@ too long, comes first for that plan. Priority chooses between trees only; inside
 from dataclasses import dataclass
 
 from engine.core.policy import FlowView
-from engine.core.types import Nanos, PriorityClass
+from engine.core.types import NANOS_PER_MS, Nanos, PriorityClass
 
-NANOS_PER_MS = 1_000_000
 WINDOW = 16_384.0  # cost units that a class may be behind or ahead of its kept share
 
 

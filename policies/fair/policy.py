@@ -9,6 +9,7 @@ import itertools
 from collections import abc
 from dataclasses import replace
 
+from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.policy import (
     Concession,
     Demand,
@@ -21,7 +22,6 @@ from engine.core.policy import (
 )
 from engine.core.types import Nanos, SequenceStatus
 from policies import snapshots
-from policies.costs import OUTPUT_COST, PREFILL_COST
 from policies.fair import state
 from policies.fair.classes import ClassOrder
 from policies.fair.leaps import is_closed, num_steps_to_yield, raise_floors

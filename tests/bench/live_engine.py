@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from engine.core.config import SchedulerConfig
+from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.events import Finished, Preempted, TokensEmitted, Usage
 from engine.core.plan import StepOutput, StepPlan
 from engine.core.scheduler import Scheduler
@@ -25,7 +26,6 @@ from engine.loop_messages import Abort, Delivery, LoopStats, ReadStats, Refused,
 from engine.plugins import load_preemption_policy, load_scheduling_policy
 from engine.server.backend import Backend, load_backend
 from engine.settings import read_settings
-from policies.costs import OUTPUT_COST, PREFILL_COST
 
 POLL_S = 0.01
 VICTIMS = {"fair": "over_served"}  # other policies lose the latest arrival

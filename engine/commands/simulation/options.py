@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.core.config import PreemptionChoice, SchedulerConfig
+from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.types import PriorityClass
 from engine.sim.capacity import capacity
 from engine.sim.cost_lines import CostLine
@@ -13,7 +14,6 @@ from engine.sim.errors import ScenarioError
 from engine.sim.limits import LARGEST_SETTINGS
 from engine.sim.requests import Tenancy
 from engine.sim.run import Setup
-from engine.sim.samples import OUTPUT_COST, PREFILL_COST
 from engine.sim.traffic.reshape import Shape, load_of, reshape, stretch_for_load
 from engine.sim.traffic.row import MAX_SPAN_S, Arrival
 from engine.sim.traffic.trace import Trace

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from engine.core.events import Usage
 from engine.core.plan import CopyDirection
-from engine.core.types import FinishReason, PauseReason, PreemptionMode
+from engine.core.types import NANOS_PER_MS, FinishReason, PauseReason, PreemptionMode
 from engine.sim.metrics.accounts import BacklogLog, OpenRequest, RunCounts, TenantAccount
 from engine.sim.metrics.options import RecorderOptions
 from engine.sim.metrics.outcome import Outcome
@@ -18,7 +18,6 @@ from engine.sim.metrics.summary import Records, summarize
 from engine.sim.metrics.windows import WindowTable
 from engine.sim.traffic.row import Arrival
 
-NANOS_PER_MS = 1_000_000
 DEFAULT_OPTIONS = RecorderOptions()
 ENDED_BY_ITSELF = (FinishReason.STOP, FinishReason.LENGTH)
 HELD_BY_OTHERS = (PauseReason.FAIRNESS, PauseReason.KV_PRESSURE)

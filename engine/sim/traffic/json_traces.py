@@ -17,12 +17,12 @@ from collections import abc
 from pathlib import Path
 from typing import Any
 
+from engine.core.types import NANOS_PER_MS
 from engine.sim.traffic.errors import TraceError
 from engine.sim.traffic.raw_rows import RawRow, length_of, nanos_of
 from engine.sim.traffic.row import DEFAULT_CLASS, NANOS_PER_S, Arrival
 from engine.sim.traffic.text_lines import text_lines
 
-NANOS_PER_MS = 1_000_000
 MOONCAKE_BLOCK_SIZE = 512
 BAILIAN_BLOCK_SIZE = 16
 MAX_KNOWN_CHATS = 200_000  # a chat whose parent is older than this many chats counts as a new conversation
