@@ -132,11 +132,11 @@ class Priority:
         return ()
 
     def snapshot(self) -> bytes:
-        return snapshots.dump("priority", lags={name: self._lag(cls) for name, cls in self._classes.items()})
+        return snapshots.dump("priority")
 
     def restore(self, snapshot: bytes) -> None:
         """Nothing is taken over: a class begins to want when its first request comes."""
-        snapshots.finite_values("priority", snapshots.load("priority", snapshot).get("lags"))
+        snapshots.load("priority", snapshot)
 
     def _join(self, seq: SequenceView) -> _Class:
         definition = seq.priority_class

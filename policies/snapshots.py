@@ -6,7 +6,6 @@ differences of these numbers mean something, so another counting policy can go o
 
 import json
 import math
-from collections import abc
 from typing import Any
 
 from engine.core.types import TenantId
@@ -42,13 +41,6 @@ def finite(policy: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"a snapshot of {policy} holds finite numbers, not {value!r}")
     return float(value)
-
-
-def finite_values(policy: str, values: object) -> dict[str, float]:
-    """Raises ValueError, naming `policy`, unless `values` maps names to finite numbers."""
-    if not isinstance(values, abc.Mapping):
-        raise ValueError(f"this is not a snapshot of {policy}")
-    return {str(name): finite(policy, value) for name, value in values.items()}
 
 
 def _parse(policy: str, snapshot: bytes) -> dict[str, Any]:  # see load

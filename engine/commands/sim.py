@@ -6,7 +6,7 @@ Progress goes to stderr, results to stdout. Nothing here decides anything: `engi
 from collections import abc
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -35,6 +35,13 @@ EXIT_DIFFERENT = 1
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help="Run policies in virtual time."
 )
+
+
+class Span(NamedTuple):
+    """When a run stops, if not at its end, and what of its beginning is left out of percentiles."""
+
+    until: Nanos | None
+    warm_up_ns: int
 
 
 @app.command()
@@ -70,41 +77,24 @@ def run(
     """Serve the same traffic under each policy and compare. The same seed gives the same bytes on any machine."""
     with output.told_in_one_line("run"):
         options.check_numbers(options.SECONDS, max_seconds=max_seconds, until=until, warm_up=warm_up)
-        options.check_numbers(options.LOADS, load=load)
         options.check_numbers(options.SEEDS, seed=seed)
         options.check_numbers(options.ENGINES, engines=engines)
-        size = options.EngineSize(
-            max_num_seqs,
-            max_num_batched_tokens,
-            block_size,
-            num_device_blocks,
-            num_host_blocks,
-            max_model_len,
-            preemption_mode,
-        )
+        limits = (max_num_seqs, max_num_batched_tokens, block_size, num_device_blocks, num_host_blocks, max_model_len)
         shape = Shape(max_requests=max_requests, max_seconds=max_seconds, length_divisor=length_divisor)
         source = TrafficSource(tuple(trace or ()), tuple(generate or ()), tenants, shape, seed)
-        traffic = open_traffic(source, options.traces_folder(traces))
-        policies = [parse_policy(text) for text in policy or ("fair", "fcfs")]
-        if decision_log is not None and len(policies) > 1:
-            raise ScenarioError("a decision log is of one policy: give --policy once")
+        policies = _policies(policy, decision_log)
         base = Setup(
-            size.config(),
+            options.EngineSize(*limits, preemption_mode).config(),
             load_cost_line(costs),
             policies[0],
             parse_policy(preemption_policy),
             engines,
             options.parse_tenancy(weight or (), priority_class or ()),
         )
-        for unused in options.unused_records(base.tenancy, traffic) if weight or priority_class else ():
-            typer.echo(f"evenflow sim run: {unused}", err=True)
-        if load is not None:
-            traffic = options.at_load(traffic, load, base)
-        until_ns = None if until is None else Nanos(round(until * NANOS_PER_S))
-        outcomes = [
-            _outcome(setup, traffic, until_ns, round(warm_up * NANOS_PER_S), decision_log)
-            for setup in (_with_policy(base, choice) for choice in policies)
-        ]
+        traffic = _traffic(source, options.traces_folder(traces), load, base)
+        span = Span(None if until is None else Nanos(round(until * NANOS_PER_S)), round(warm_up * NANOS_PER_S))
+        setups = [replace(base, scheduling=choice) for choice in policies]
+        outcomes = [_outcome(setup, traffic, span, decision_log) for setup in setups]
         _show(outcomes, base, json, picture, traffic.name)
 
 
@@ -229,17 +219,30 @@ def validate(
         output.write_json(json, validation.comparisons_to_json(comparisons))
 
 
-def _with_policy(setup: Setup, choice: PolicyChoice) -> Setup:
-    return replace(setup, scheduling=choice)
+def _policies(names: list[str] | None, decision_log: Path | None) -> list[PolicyChoice]:
+    policies = [parse_policy(text) for text in names or ("fair", "fcfs")]
+    if decision_log is not None and len(policies) > 1:
+        raise ScenarioError("a decision log is of one policy: give --policy once")
+    return policies
 
 
-def _outcome(setup: Setup, traffic: Trace, until: Nanos | None, warm_up_ns: int, decision_log: Path | None) -> Outcome:
+def _traffic(source: TrafficSource, folder: Path | None, load: float | None, setup: Setup) -> Trace:
+    """The traffic, stretched to `load` where one is given. Weights and classes of nobody in it are told of."""
+    options.check_numbers(options.LOADS, load=load)
+    traffic = open_traffic(source, folder)
+    if setup.tenancy.weights or setup.tenancy.classes:
+        for unused in options.unused_records(setup.tenancy, traffic):
+            typer.echo(f"evenflow sim run: {unused}", err=True)
+    return traffic if load is None else options.at_load(traffic, load, setup)
+
+
+def _outcome(setup: Setup, traffic: Trace, span: Span, decision_log: Path | None) -> Outcome:
     """One run; a policy that failed is told of in its notes, and on stderr."""
     label = policy_label(setup.scheduling)
     notes = (*traffic.notes, options.line_note(setup.line))
-    recorder = Recorder(RecorderOptions(label, setup.tenancy.weights, warm_up_ns=warm_up_ns, notes=notes))
+    recorder = Recorder(RecorderOptions(label, setup.tenancy.weights, warm_up_ns=span.warm_up_ns, notes=notes))
     with traffic_progress(label) as advance:
-        finished = simulate(setup, traffic, recorder, until=until, on_progress=advance, decision_log=decision_log)
+        finished = simulate(setup, traffic, recorder, until=span.until, on_progress=advance, decision_log=decision_log)
     for fault in finished.policy_faults:
         typer.echo(f"evenflow sim run: {fault}; requests were served in order of arrival from then on", err=True)
     outcome = recorder.result(finished.ended_at)

@@ -4,7 +4,7 @@
 """
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import abc
 from dataclasses import dataclass, field
 
@@ -138,10 +138,6 @@ class Samples:
 
     def step_p99_s(self) -> float:
         return percentile([ns / NANOS_PER_S for ns in self.step_ns], 0.99)
-
-    def num_steps_between(self, since_s: float, until_s: float) -> int:
-        ends = self.step_ends
-        return bisect_left(ends, round(until_s * NANOS_PER_S)) - bisect_left(ends, round(since_s * NANOS_PER_S))
 
     def _progress(self, sample: Sample, now: int) -> None:
         sample.longest_silence_ns = max(sample.longest_silence_ns, now - sample.last_progress_at)

@@ -68,17 +68,6 @@ class Samples:
         chosen = is_included[owners]
         return _distribution(values[chosen], counts[chosen])
 
-    def by_owner(self) -> dict[int, Distribution]:
-        """Each owner's samples."""
-        owners, values, counts = self._arrays()
-        order = np.argsort(owners, kind="stable")
-        bounds = np.flatnonzero(np.diff(owners[order])) + 1
-        return {
-            int(owners[part[0]]): _distribution(values[part], counts[part])
-            for part in np.split(order, bounds)
-            if len(part)
-        }
-
     def all(self) -> Distribution:
         """Everyone's."""
         _, values, counts = self._arrays()
