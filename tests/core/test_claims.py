@@ -2,9 +2,10 @@
 
 import pytest
 
+from engine.core.arrival_order import ArrivalOrder
 from engine.core.policy import Concession
 from engine.core.types import PauseReason, PreemptionMode, SequenceStatus
-from tests.builders import Driver, make_request
+from tests.builders import Driver, make_request, make_scheduler
 from tests.core.scripted import Scripted, end_copies, make_driver, preemptions_of, seq_of, status_of
 
 SWAPPED, RECOMPUTED, PAUSED = PreemptionMode.SWAP, PreemptionMode.RECOMPUTE, PreemptionMode.PAUSE
@@ -295,3 +296,36 @@ class TestGrowth:
             driver.step()
 
         assert [name for name, mode, _ in preemptions_of(driver) if mode is RECOMPUTED] == ["a"]
+
+
+class ConcedesAll(ArrivalOrder):
+    """Anybody gives way to anybody, and nobody stops behind a head without room."""
+
+    def select(self, passed):
+        waiting = [seq for seq in self.queue if seq not in passed]
+        return min(waiting, key=lambda seq: seq.arrival_index, default=None)
+
+    def __init__(self):
+        super().__init__()
+        self.queue = []
+
+    def on_arrive(self, seq, now):
+        self.queue.append(seq)
+
+    def on_leave(self, seq, reason, now):
+        if seq in self.queue:
+            self.queue.remove(seq)
+
+    def concede(self, victim, claimant):
+        return Concession.ANYTHING
+
+
+def test_what_is_computed_again_emits_a_new_token_before_it_may_be_seized_again():
+    settings = {"num_device_blocks": 10, "growth_reserve_tokens": 0, "min_resident_steps": 0}
+    driver = Driver(make_scheduler(ConcedesAll(), "over_served", max_num_batched_tokens=4, **settings))
+    for tenant, prompt in (("a", 25), ("b", 22), ("c", 28)):
+        driver.add(make_request(tenant, tenant=tenant, prompt=prompt, max_output_tokens=8))
+
+    driver.run(1_500)
+
+    assert [len(driver.output(tenant)) for tenant in "abc"] == [8, 8, 8]
