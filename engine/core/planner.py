@@ -11,7 +11,7 @@ pass B  flows that yield get what is left of step, rows and blocks, unless the p
 3. Who is served first may take a row from whoever is served later, or from one that concedes it; the one that lost it
    is paused in place.
 4. When nothing is granted and no copy is under way, the latest arrivals give way to the first, which fits alone because
-   `add` refuses what does not: no pair of policies can stop the engine.
+   `add` refuses what does not, and what swapped ones have kept is dropped: no pair of policies can stop the engine.
 5. Ties are broken by arrival.
 
 Sources: chunked prefill beside decodes, Agrawal et al. 2024 (Sarathi-Serve); the two passes, claims and yielding are
@@ -56,6 +56,11 @@ class Planner:
             if step.granted or self._blocks.in_flight or not self._lifecycle.has_wanting:
                 return step
         self._break_deadlock(step)
+        while not step.granted and (kept := [seq for seq in self._lifecycle.swapped if seq.block_table.device]):
+            self._memory.give_way(step, kept[-1])
+            step = self._fill(now)
+            if step.granted or self._blocks.in_flight:
+                return step
         if not step.granted:
             self._lifecycle.policy.fail(ValueError("select chose nobody although requests wait and nothing runs"))
             return self._fill(now)

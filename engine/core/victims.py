@@ -116,8 +116,13 @@ class Victims:
     def _candidates(self, step: Step, claimant: Sequence) -> abc.Iterator[tuple[Sequence, Concession]]:
         """Those that are not getting any further, whom nobody needs to ask, then those that concede, as the preemption
         policy ranks them."""
+        classes_count = step.terms.class_order is not None
         for victim in self.idle():
-            is_above = victim.priority_class.rank < claimant.priority_class.rank and victim.hold_reason is None
+            is_above = (
+                classes_count
+                and victim.priority_class.rank < claimant.priority_class.rank
+                and victim.hold_reason is None
+            )
             if victim is not claimant and not is_above:
                 yield victim, Concession.ANYTHING
         if self._config.admission_reserve is not AdmissionReserve.GROWTH:

@@ -4,7 +4,7 @@ import pytest
 
 from engine.core.arrival_order import ArrivalOrder
 from engine.core.policy import Concession
-from engine.core.types import PauseReason, PreemptionMode, SequenceStatus
+from engine.core.types import PauseReason, PreemptionMode, PriorityClass, SequenceStatus
 from tests.builders import Driver, make_request, make_scheduler
 from tests.core.scripted import Scripted, end_copies, make_driver, preemptions_of, seq_of, status_of
 
@@ -329,3 +329,24 @@ def test_what_is_computed_again_emits_a_new_token_before_it_may_be_seized_again(
     driver.run(1_500)
 
     assert [len(driver.output(tenant)) for tenant in "abc"] == [8, 8, 8]
+
+
+def test_what_a_swapped_sequence_of_a_better_class_has_kept_does_not_stop_those_before_it():
+    driver = Driver(make_scheduler("fcfs", num_device_blocks=16, growth_reserve_tokens=0, num_host_blocks=8))
+    preemptions = driver.scheduler._planner._memory.preemptions
+    driver.add(make_request("first", tenant="a", prompt=44, max_output_tokens=8))
+    driver.step()
+    driver.step()
+    preemptions.recompute(seq_of(driver, "first"), PauseReason.KV_PRESSURE, driver.now)
+    driver.scheduler.set_reader_blocked("first", blocked=True, now=driver.now)
+    better = PriorityClass("better", -1)
+    driver.add(make_request("second", tenant="b", prompt=28, max_output_tokens=20, priority_class=better))
+    driver.step()
+    driver.step()
+    preemptions.swap_out(seq_of(driver, "second"), 2, PauseReason.KV_PRESSURE, driver.now)
+    driver.scheduler.set_reader_blocked("first", blocked=False, now=driver.now)
+
+    driver.run()
+
+    assert driver.scheduler.policy_fault is None
+    assert (len(driver.output("first")), len(driver.output("second"))) == (8, 20)
