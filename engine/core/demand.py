@@ -43,18 +43,19 @@ class Demands:
         for flow in self._gone:
             flow.is_flagged = False  # nobody was denied anything in the plan that followed
         self._gone.clear()
+        none, satisfied, backlogged = Demand.NONE, Demand.SATISFIED, Demand.BACKLOGGED
         for flow in self._touched:
-            demand = _demand(flow)
-            if demand is Demand.NONE and flow.is_flagged:
+            demand = (backlogged if flow.is_flagged else satisfied) if flow.num_wanting else none
+            if demand is none and flow.is_flagged:
                 self._gone[flow] = None
             if demand is not flow.demand:
                 flow.demand = demand
                 changed.append(flow)
-                if demand is Demand.SATISFIED:
+                if demand is satisfied:
                     self._satisfied[flow] = None
                 else:
                     self._satisfied.pop(flow, None)
-        self._touched.clear()
+        self._touched = {}
         return changed, list(self._satisfied)
 
     def end(self, served: abc.Iterable[Flow]) -> None:
@@ -68,9 +69,3 @@ class Demands:
             flow.is_flagged = flow.num_satisfied < flow.num_wanting
             touched[flow] = None
             flow.num_satisfied = 0
-
-
-def _demand(flow: Flow) -> Demand:
-    if not flow.num_wanting:
-        return Demand.NONE
-    return Demand.BACKLOGGED if flow.is_flagged else Demand.SATISFIED

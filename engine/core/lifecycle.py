@@ -256,6 +256,7 @@ class Lifecycle:
         seq.status = status
 
     def _hold_or_let_go(self, seq: Sequence, reason_before: PauseReason | None, now: Nanos) -> None:
+        seq.watch()
         reason = seq.hold_reason
         if reason is not None and reason_before is None:
             self._hold(seq, reason, now)

@@ -102,7 +102,7 @@ class Memory:
         if self._claim is not None and self._claim.seq is seq:
             self._claim = None
         if self._num_lacking_by_others is not None:
-            self._num_lacking_by_others += self._num_lacking(seq)
+            self._num_lacking_by_others += self._num_lacking([seq])
 
     def reserve(self, seq: Sequence) -> None:
         """A head that found no room keeps its need from those behind it, if it could ever come in beside its own."""
@@ -202,8 +202,8 @@ class Memory:
 
     def _growing(self, step: Step) -> list[Sequence]:
         """Residents that go on in this plan whoever comes in: those that do not yield."""
-        yielding = step.terms.yielding
-        return [seq for seq in (*self._lifecycle.running, *self._lifecycle.paused) if seq.flow not in yielding]
+        yielding, residents = step.terms.yielding, [*self._lifecycle.running, *self._lifecycle.paused]
+        return [seq for seq in residents if seq.flow not in yielding] if yielding else residents
 
     def _is_light(self, step: Step, seq: Sequence) -> bool:
         """True if the flow of a head stays within its share of the pool with it, or within half if it has some blocks.
@@ -225,8 +225,8 @@ class Memory:
 
     def _num_promised(self, step: Step) -> int:
         """Blocks that residents still need for their known tokens, but for those that yield."""
-        num_blocks = self._blocks.num_blocks
-        return sum([num_blocks(seq.num_tokens) - len(seq.block_table.device) for seq in self._growing(step)])
+        size = self._config.block_size
+        return sum([-(-seq.num_tokens // size) - len(seq.block_table.device) for seq in self._growing(step)])
 
     def _num_growth(self, step: Step, head: Sequence) -> int:
         """Blocks that must stay free beside the known tokens of `head`."""
@@ -236,12 +236,16 @@ class Memory:
         if self._num_lacking_by_others is None:
             is_promised = self._config.admission_reserve is AdmissionReserve.WHOLE
             residents = [*self._lifecycle.running, *self._lifecycle.paused] if is_promised else self._growing(step)
-            self._num_lacking_by_others = sum(map(self._num_lacking, residents))
-        return self._num_lacking_by_others + self._num_lacking(head) - self.num_needed(head)
+            self._num_lacking_by_others = self._num_lacking(residents)
+        return self._num_lacking_by_others + self._num_lacking([head]) - self.num_needed(head)
 
-    def _num_lacking(self, seq: Sequence) -> int:
-        """Blocks that `seq` still needs for its known tokens and the growth that is reserved for it."""
-        num_tokens = seq.max_num_tokens
-        if self._config.admission_reserve is not AdmissionReserve.WHOLE:
-            num_tokens = min(seq.num_tokens + self._config.growth_reserve_tokens, num_tokens)
-        return self._blocks.num_blocks(num_tokens) - len(seq.block_table.device)
+    def _num_lacking(self, seqs: abc.Iterable[Sequence]) -> int:
+        """Blocks that `seqs` still need for their known tokens and the growth that is reserved for them."""
+        size, num_more = self._config.block_size, self._config.growth_reserve_tokens
+        if self._config.admission_reserve is AdmissionReserve.WHOLE:
+            num_more = self._config.max_request_tokens
+        num_blocks = 0
+        for seq in seqs:  # all residents, once per plan: calls would cost more than the arithmetic
+            num_tokens, num_most = seq.num_tokens + num_more, seq.max_num_tokens
+            num_blocks -= -(num_tokens if num_tokens < num_most else num_most) // size + len(seq.block_table.device)
+        return num_blocks

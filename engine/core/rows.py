@@ -24,6 +24,10 @@ class Rows:
         """True if the runner has the tokens and blocks of the sequence in this row."""
         return row in self._known
 
+    def are_known(self, rows: abc.Iterable[int]) -> bool:
+        """True if all of them are."""
+        return self._known.issuperset(rows)
+
     def take(self) -> int:
         """A row that nobody has. The caller has checked `num_free`."""
         return heapq.heappop(self._free)

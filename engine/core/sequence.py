@@ -77,6 +77,8 @@ class Sequence:
     """One sequence. Written by Lifecycle, Planner and Scheduler; policies see a `SequenceView`.
 
     num_tokens            known tokens: the prompt and the output so far
+    max_num_tokens        that the sequence can ever have
+    num_plain_tokens      while fewer are known, one token more neither ends nor holds the sequence; 0 if any may
     num_computed_tokens   of these, whose keys and values are in the cache
     num_scheduled_tokens  tokens of the plan being made or open
     num_regained_tokens   tokens below this mark were computed before a preemption: computing them again is lost work
@@ -96,6 +98,8 @@ class Sequence:
     key: SequenceKey
     num_prompt_tokens: int
     num_tokens: int
+    max_num_tokens: int
+    num_plain_tokens: int = 0
     output_token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_scheduled_tokens: int = 0
@@ -114,7 +118,8 @@ class Sequence:
     def of(cls, request: Request, arrival_index: int, flow: Flow) -> "Sequence":
         """The sequence of a request that has just arrived."""
         granted = request.granted_output_tokens
-        return cls(
+        num_prompt_tokens = len(request.prompt_token_ids)
+        seq = cls(
             request=request,
             arrival_index=arrival_index,
             flow=flow,
@@ -122,9 +127,20 @@ class Sequence:
             timeline=Timeline(request.arrived_at),
             status=SequenceStatus.WAITING,
             key=SequenceKey(request.generation_id, 0),
-            num_prompt_tokens=len(request.prompt_token_ids),
-            num_tokens=len(request.prompt_token_ids),
+            num_prompt_tokens=num_prompt_tokens,
+            num_tokens=num_prompt_tokens,
+            max_num_tokens=num_prompt_tokens + request.max_output_tokens,
         )
+        seq.watch()
+        return seq
+
+    def watch(self) -> None:
+        """`num_plain_tokens` is true. Called whenever what may hold the sequence has changed."""
+        if self.reader_blocked or self.request.stop_token_ids:
+            self.num_plain_tokens = 0
+        else:
+            num_granted_tokens = self.num_prompt_tokens + self.granted_output_tokens
+            self.num_plain_tokens = min(self.max_num_tokens, num_granted_tokens) - 1
 
     @property
     def tenant_id(self) -> TenantId:
@@ -159,11 +175,6 @@ class Sequence:
     @property
     def num_output_tokens(self) -> int:
         return self.num_tokens - self.num_prompt_tokens
-
-    @property
-    def max_num_tokens(self) -> int:
-        """Tokens that the sequence can ever have."""
-        return self.num_prompt_tokens + self.request.max_output_tokens
 
     @property
     def hold_reason(self) -> PauseReason | None:

@@ -101,7 +101,8 @@ class Step:
     def to_plan(self, step_id: int, rows: Rows, copies: tuple[BlockCopy, ...]) -> StepPlan:
         """What the runner gets. `granted` is in the order of the plan's columns afterwards."""
         self.granted = granted = _decodes_first(self.granted)
-        started = [seq for seq in granted if not rows.is_known(_row(seq))]
+        columns = tuple([_row(seq) for seq in granted])
+        started = [] if rows.are_known(columns) else [seq for seq in granted if not rows.is_known(_row(seq))]
         grown = [item for item in self.num_old_blocks.items() if rows.is_known(_row(item[0]))]
         stopped = rows.tell([_row(seq) for seq in started])
         return StepPlan(
@@ -109,7 +110,7 @@ class Step:
             stopped=stopped,
             started=tuple([_row_start(seq) for seq in started]),
             new_blocks=tuple([(_row(seq), tuple(seq.block_table.device[num_old:])) for seq, num_old in grown]),
-            rows=tuple([_row(seq) for seq in granted]),
+            rows=columns,
             starts=tuple([seq.num_computed_tokens for seq in granted]),
             num_tokens=tuple([seq.num_scheduled_tokens for seq in granted]),
             samples=tuple([seq.num_computed_tokens + seq.num_scheduled_tokens == seq.num_tokens for seq in granted]),

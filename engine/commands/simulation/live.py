@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.core.config import SchedulerConfig
-from engine.core.plan import StepPlan
 from engine.core.types import Nanos, Request, SamplingParams
 from engine.decision_log import Driven
 from engine.server.backend import Backend, load_backend
@@ -93,21 +92,21 @@ class LiveEngine:
                 scheduler.add(request, moment)
                 next_index += 1
             observer.on_events(scheduler.expire(moment), moment)
-            plan = scheduler.plan(moment)
-            if plan is not None:
-                self.line_ns += times.step_ns(plan)
-                self._step(plan, replica.scheduler, observer, moment, now)
-            elif completed := self.backend.runner.take_completed():
-                observer.on_events(scheduler.complete_copies(completed, now()), now())
-            else:
+            if not self._step(scheduler, observer, times, now):
                 due_ns = arrivals[next_index][0].at_ns - now() if next_index < len(arrivals) else 0
-                copies = scheduler.num_copies_in_flight
-                time.sleep(POLL_S if copies else max(0, due_ns) / 1e9)
+                time.sleep(POLL_S if scheduler.num_copies_in_flight else max(0, due_ns) / 1e9)
         return now()
 
-    def _step(
-        self, plan: StepPlan, scheduler: Driven, observer: Observer, began: Nanos, now: abc.Callable[[], Nanos]
-    ) -> None:
+    def _step(self, scheduler: Driven, observer: Observer, times: StepTimes, now: abc.Callable[[], Nanos]) -> bool:
+        """One step, or the copies that have ended meanwhile; false if there was neither."""
+        began = now()
+        plan = scheduler.plan(began)
+        if plan is None:
+            completed = self.backend.runner.take_completed()
+            if completed:
+                observer.on_events(scheduler.complete_copies(completed, now()), now())
+            return bool(completed)
+        self.line_ns += times.step_ns(plan)
         for copy in plan.copies:
             observer.on_copy(len(copy.device_block_ids), copy.direction, began)
         output = self.backend.runner.execute(plan)
@@ -115,6 +114,7 @@ class LiveEngine:
         observer.on_events(scheduler.commit(output, ended), ended)
         observer.on_step(began, ended, 1)
         self.step_ns += ended - began
+        return True
 
     def _with_tokens(self, request: Request) -> Request:
         size = self.backend.model.vocabulary_size

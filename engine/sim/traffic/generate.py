@@ -151,30 +151,40 @@ def _arrivals(spec: GeneratorSpec) -> abc.Iterator[Arrival]:
     generator = np.random.default_rng(spec.seed)
     end_ns = math.inf if spec.seconds is None else round((spec.start + spec.seconds) * NANOS_PER_S)
     left = math.inf if spec.requests is None else spec.requests
-    cancel_ns = round(spec.cancel_after * NANOS_PER_S)
-    deadline_ns = None if spec.deadline is None else round(spec.deadline * NANOS_PER_S)
+    arrive = _arrival_maker(spec, names)
     for times in _time_batches(spec, generator):
         tenants = np.searchsorted(popularity, generator.random(BATCH), side="right").tolist()
         prompts = spec.prompt.draw(generator, BATCH).tolist()
         outputs = spec.output.draw(generator, BATCH).tolist()
         is_cancelled = (generator.random(BATCH) < spec.cancel_share).tolist()
-        for at_ns, tenant, prompt, output, gives_up in zip(times, tenants, prompts, outputs, is_cancelled, strict=True):
+        for at_ns, *drawn in zip(times, tenants, prompts, outputs, is_cancelled, strict=True):
             if at_ns >= end_ns or left <= 0:
                 return
             if at_ns > MAX_SPAN_S * NANOS_PER_S:
                 raise TrafficSpecError(spec.tenant or spec.org, "its requests go on for more than ten years")
             left -= 1
-            yield Arrival(
-                at_ns,
-                names[tenant],
-                max(prompt, spec.prefix + 1) if spec.prefix else prompt,
-                output,
-                spec.priority_class,
-                (tenant,) if spec.prefix else (),
-                spec.prefix,
-                cancel_ns if gives_up else None,
-                deadline_ns,
-            )
+            yield arrive(at_ns, *drawn)
+
+
+def _arrival_maker(spec: GeneratorSpec, names: list[str]) -> abc.Callable[[int, int, int, int, bool], Arrival]:
+    """Makes an arrival of its time, tenant number, prompt and output length, and whether its client gives up."""
+    cancel_ns = round(spec.cancel_after * NANOS_PER_S)
+    deadline_ns = None if spec.deadline is None else round(spec.deadline * NANOS_PER_S)
+
+    def arrive(at_ns: int, tenant: int, prompt: int, output: int, gives_up: bool) -> Arrival:
+        return Arrival(
+            at_ns,
+            names[tenant],
+            max(prompt, spec.prefix + 1) if spec.prefix else prompt,
+            output,
+            spec.priority_class,
+            (tenant,) if spec.prefix else (),
+            spec.prefix,
+            cancel_ns if gives_up else None,
+            deadline_ns,
+        )
+
+    return arrive
 
 
 def _tenant_names(spec: GeneratorSpec) -> list[str]:
