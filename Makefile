@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The CPU build of torch is enough and small; GPU machines install their own and set TORCH= (empty).
 TORCH ?= torch==2.13.0
+# Tests at a time; each may start processes of its own.
+TEST_JOBS ?= 2
 CODE := gateway engine policies migrations proto/build.py tests
 
 BENCHES := continuous_vs_static fairness isolation kv_pressure long_prompt swap scheduler_step simulator
@@ -33,10 +35,10 @@ lint: venv
 	$(BIN)/python proto/build.py --lint
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(TEST_JOBS) --dist worksteal
 
 test-all: lint
-	$(BIN)/pytest -m "not gpu"
+	$(BIN)/pytest -m "not gpu" -n $(TEST_JOBS) --dist worksteal
 
 # Seeded changes of the scheduler and the quota core, each of which some test must notice.
 mutants: venv

@@ -107,12 +107,14 @@ class Admission:
                 turns.end_turn(goes_on=self._advance(step, band, first[2]))
 
     def grant_anyway(self, step: Step, seq: Sequence) -> None:
-        """`seq`, the only one that can run, gets what its blocks and the free ones hold. A row is free."""
+        """`seq`, in a plan that granted nothing, gets what its blocks and the free ones hold."""
         self.pacing.begin(step)
-        if seq.row is None and not self._rows.take(step, seq):
-            return
+        self._rows.take_anyway(step, seq)
         self._start(step, seq)
-        self._grant(step, seq, min(step.budget, seq.num_uncomputed_tokens), self._blocks.num_free)
+        num_tokens = min(step.budget, seq.num_uncomputed_tokens)
+        if self._config.enable_chunked_prefill:
+            num_tokens = self.pacing.limit(seq, num_tokens)  # nothing is granted yet, so that some are within it
+        self._grant(step, seq, num_tokens, self._blocks.num_free)
 
     def _rank(self, seq: Sequence) -> Rank:
         return self._lifecycle.policy.key(seq), seq.arrival_index

@@ -49,6 +49,13 @@ class RowGiver:
         self._lifecycle.leave_row(owner)
         return True
 
+    def take_anyway(self, step: Step, seq: Sequence) -> None:
+        """`seq` has a row or finds a free one: the latest that runs gives its own, as nothing was granted to it."""
+        if not self.take(step, seq):
+            owner = self._lifecycle.running[-1]
+            self._lifecycle.pause(owner, PauseReason.KV_PRESSURE, step.now)
+            self._lifecycle.leave_row(owner)
+
     def _has_row(self, seq: Sequence) -> bool:
         return seq.row is not None or self._lifecycle.rows.num_free > 0
 

@@ -1,7 +1,7 @@
 """Random requests, commands and steps, in any order that the scheduler allows."""
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -210,6 +210,7 @@ def run_machine(scheduling: str, *, max_examples: int, num_rules: int) -> None:
             max_examples=max_examples,
             stateful_step_count=num_rules,
             deadline=None,
+            phases=[phase for phase in Phase if phase is not Phase.explain],
             suppress_health_check=[HealthCheck.too_slow],
         ),
     )

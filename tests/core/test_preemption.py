@@ -192,6 +192,23 @@ def test_when_every_claimant_is_vetoed_the_latest_arrivals_give_way_to_the_first
     assert driver.chunks() == [("first", 17, 1), ("second", 16, 1)]
 
 
+def test_whoever_has_room_gets_the_row_of_one_that_has_none():
+    """A decode does not lend its row where prompts and decodes take turns, and without victims it cannot grow."""
+    limits = {"mix_prefill": False, "max_num_seqs": 1, "num_device_blocks": 3, "growth_reserve_tokens": 0}
+    driver = Driver(make_scheduler(preemption=NEVER, **limits))
+    first, second = (make_request(name, prompt=4, max_output_tokens=8) for name in ("first", "second"))
+    driver.add(first)
+    driver.step()
+    driver.step()
+    driver.scheduler.set_reader_blocked("first", blocked=True, now=driver.now)
+    driver.add(second)
+    driver.step()
+    driver.scheduler.set_reader_blocked("first", blocked=False, now=driver.now)
+    driver.run()
+
+    assert_undisturbed(driver, first, second)
+
+
 def test_recomputed_tokens_are_counted_apart_and_charged_to_nobody():
     driver = tight()
     driver.run()

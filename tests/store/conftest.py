@@ -32,9 +32,9 @@ def skeleton(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def data_dir(pristine: Path, tmp_path: Path) -> Path:
-    """A copy of `pristine`."""
-    return copy_tree(pristine, tmp_path / "data")
+def data_dir(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of `pristine`, in a directory whose name leaves room for that of a socket."""
+    return copy_tree(pristine, tmp_path_factory.mktemp("d") / "data")
 
 
 @pytest_asyncio.fixture
