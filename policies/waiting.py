@@ -9,12 +9,12 @@ from engine.core.types import SequenceStatus
 
 Item = TypeVar("Item")
 
-SWAPPED = frozenset({SequenceStatus.SWAPPED, SequenceStatus.SWAPPING_IN})
-
 
 def has_run(seq: SequenceView) -> bool:
     """True for a waiting sequence that was admitted before: it was preempted, or its blocks are on the host."""
-    return seq.num_preemptions > 0 or seq.status in SWAPPED
+    if seq.num_preemptions > 0:
+        return True
+    return seq.status is SequenceStatus.SWAPPED or seq.status is SequenceStatus.SWAPPING_IN
 
 
 def num_uncached_tokens(seq: SequenceView) -> int:

@@ -185,6 +185,9 @@ class Admission:
     def _first_chunk(self, step: Step, seq: Sequence) -> int:
         if not self._config.enable_chunked_prefill:
             return seq.num_tokens if seq.num_tokens <= step.budget else 0
+        is_behind = seq.flow not in step.terms.yielding
+        if is_behind and self.pacing.can_make_way(seq) and self._memory.is_light(step, seq):
+            self.pacing.make_way(seq)
         return self.pacing.limit(seq, min(self._turn, step.budget, seq.num_tokens))
 
     def _pass(self, step: Step, seq: Sequence) -> None:

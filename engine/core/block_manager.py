@@ -8,6 +8,7 @@ Source of blocks: Kwon et al. 2023 (PagedAttention), §4; of the fence: three pu
 copy had ended, and served one request the keys of another.
 """
 
+from collections import abc
 from dataclasses import dataclass
 
 from engine.core.block_pool import BlockPool
@@ -69,6 +70,12 @@ class BlockManager:
             table.device += self.pool.allocate(num_missing)
             seq.flow.num_device_blocks += num_missing
 
+    def grow_by_one(self, seqs: abc.Sequence[Sequence]) -> None:
+        """Each of `seqs` in turn, which may name one more than once, has a block more. So many are free."""
+        for seq, block_id in zip(seqs, self.pool.allocate(len(seqs)), strict=True):
+            seq.block_table.device.append(block_id)
+            seq.flow.num_device_blocks += 1
+
     def free(self, seq: Sequence) -> None:
         """The tables of `seq` are empty. The last blocks are freed first: the head of a sequence is likeliest to be met
         again. No copy of `seq` is in flight."""
@@ -76,8 +83,9 @@ class BlockManager:
         seq.flow.num_device_blocks -= len(table.device)
         self.pool.release(reversed(table.device))
         table.device.clear()
-        self.host_pool.release(reversed(table.host))
-        table.host.clear()
+        if table.host:
+            self.host_pool.release(reversed(table.host))
+            table.host.clear()
 
     def swap_out(self, seq: Sequence, num_blocks: int) -> BlockCopy:
         """A copy of the last `num_blocks` device blocks, which are movable, to the host has begun. They are fenced."""

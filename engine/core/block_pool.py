@@ -39,9 +39,11 @@ class BlockPool(Generic[Block]):
     def allocate(self, num_blocks: int) -> list[Block]:
         """Take `num_blocks` free blocks, each with one reference. The caller has checked `num_free`."""
         take, counts = self._free.popleft, self._reference_counts
-        block_ids = [take() for _ in range(num_blocks)]
-        for block_id in block_ids:
+        block_ids = []
+        for _ in range(num_blocks):
+            block_id = take()
             counts[block_id] = 1
+            block_ids.append(block_id)
         return block_ids
 
     def share(self, block_ids: abc.Iterable[Block]) -> None:
@@ -54,6 +56,13 @@ class BlockPool(Generic[Block]):
     def release(self, block_ids: abc.Iterable[Block]) -> None:
         """Each of these blocks has one reference less, and is free if that was the last."""
         counts, freed = self._reference_counts, []
+        if not self.num_shared:
+            for block_id in block_ids:
+                assert counts[block_id] == 1, f"block {block_id} was released twice"
+                counts[block_id] = 0
+                freed.append(block_id)
+            self._free.extend(freed)
+            return
         for block_id in block_ids:
             count = counts[block_id] - 1
             assert count >= 0, f"block {block_id} was released twice"

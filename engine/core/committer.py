@@ -3,7 +3,7 @@
 Decides nothing about the next step. A token is charged once: those computed again after a preemption are counted apart.
 """
 
-from collections import abc
+from collections import abc, defaultdict
 from dataclasses import dataclass
 
 from engine.core.events import TokensEmitted
@@ -18,11 +18,14 @@ from engine.core.types import FinishReason, Nanos, SequenceStatus
 
 @dataclass(slots=True)
 class Tally:
-    """What one flow got in the step that is being committed."""
+    """What one flow's prompts got in the step that is being committed."""
 
     num_prefill_tokens: int = 0
-    num_output_tokens: int = 0
     num_recomputed_tokens: int = 0
+    num_prefill_keys: int = 0
+
+
+NO_TALLY = Tally()  # of a flow that only decodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +49,24 @@ class Committer:
 
     def commit(self, step: Step, samples: abc.Iterable[bool], output: StepOutput, now: Nanos) -> None:
         """The sequences that were granted tokens, each with whether it samples, have got on by `output`."""
-        tallies: dict[Flow, Tally] = {}
+        num_outputs: dict[Flow, int] = {}
+        tallies: defaultdict[Flow, Tally] = defaultdict(Tally)
         ends: list[End] = []
         finished = SequenceStatus.FINISHED
         for seq, does_sample in zip(step.granted, samples, strict=True):
             if seq.status is finished:
                 continue  # ended while the plan was open: what was computed for it is discarded
-            tally = tallies.get(seq.flow)
-            if tally is None:
-                tally = tallies[seq.flow] = Tally()
-            is_plain = does_sample and seq.has_spoken and seq.num_tokens < seq.num_plain_tokens
-            if is_plain and self._emit(seq, output):
-                tally.num_output_tokens += 1
-            elif (end := self._get_on(seq, does_sample, output, tally, now)) is not None:
-                ends.append(end)
-            elif seq.hold_reason is not None:
-                self._lifecycle.pause(seq, seq.hold_reason, now)
-        self._charge(tallies, step)
+            flow, num_tokens = seq.flow, seq.num_tokens
+            is_plain = does_sample and seq.has_spoken and num_tokens < seq.num_plain_tokens
+            if not (is_plain and self._emit(seq, output)):
+                _advance(seq, tallies)
+                end = self._take_output(seq, does_sample, output, now)
+                if end is not None:
+                    ends.append(end)
+                elif seq.hold_reason is not None:
+                    self._lifecycle.pause(seq, seq.hold_reason, now)
+            num_outputs[flow] = num_outputs.get(flow, 0) + seq.num_tokens - num_tokens
+        self._charge(num_outputs, tallies, step)
         for end in ends:
             self._lifecycle.finish(end.seq, end.reason, now, end.error)
         self._lifecycle.release_ended()
@@ -70,7 +74,7 @@ class Committer:
     def _emit(self, seq: Sequence, output: StepOutput) -> bool:
         """True if `seq`, which has emitted before, has done so again: one token, which changes nothing else.
 
-        What `_get_on` does, for the case that is the most frequent by far.
+        What `_advance` and `_take_output` do, for the case that is the most frequent by far.
         """
         row = seq.row
         assert row is not None, "a sequence was granted tokens without a row"
@@ -86,9 +90,7 @@ class Committer:
             self._lifecycle.events.append(TokensEmitted(seq.key, token_ids, output.logprobs.get(row, ())[:1]))
         return True
 
-    def _get_on(self, seq: Sequence, samples: bool, output: StepOutput, tally: Tally, now: Nanos) -> End | None:
-        """What was scheduled of `seq` is computed, and what it has sampled is told."""
-        _advance(seq, tally)
+    def _take_output(self, seq: Sequence, samples: bool, output: StepOutput, now: Nanos) -> End | None:
         row = seq.row
         assert row is not None, "a sequence was granted tokens without a row"
         if row in output.errors:
@@ -100,7 +102,6 @@ class Committer:
             token_ids, reason = _accept(seq, token_ids)
         seq.output_token_ids += token_ids
         seq.num_tokens += len(token_ids)
-        tally.num_output_tokens += len(token_ids)
         if seq.timeline.first_token_at is None:
             seq.timeline.first_token_at = now
         if self.tells_tokens or not seq.has_spoken:
@@ -109,23 +110,23 @@ class Committer:
             self._lifecycle.events.append(TokensEmitted(seq.key, token_ids, logprobs))
         return None if reason is None else End(seq, reason)
 
-    def _charge(self, tallies: abc.Mapping[Flow, Tally], step: Step) -> None:
+    def _charge(self, num_outputs: abc.Mapping[Flow, int], tallies: abc.Mapping[Flow, Tally], step: Step) -> None:
         yielding = step.terms.yielding
         services = []
-        for flow, tally in tallies.items():  # in the order of the plan's columns, which is fixed
-            num_prefill, num_output = tally.num_prefill_tokens, tally.num_output_tokens
-            account, is_borrowed = flow.account, flow in yielding
+        for flow, num_output in num_outputs.items():  # in the order of the plan's columns, which is fixed
+            account, is_borrowed, tally = flow.account, flow in yielding, tallies.get(flow, NO_TALLY)
+            num_prefill, num_recomputed = tally.num_prefill_tokens, tally.num_recomputed_tokens
             account.num_output_tokens += num_output
-            if num_prefill or tally.num_recomputed_tokens:
-                account.num_prefill_tokens += num_prefill
-                account.num_recomputed_tokens += tally.num_recomputed_tokens
+            account.num_prefill_tokens += num_prefill
+            account.num_recomputed_tokens += num_recomputed
             if is_borrowed:
                 account.num_borrowed_tokens += num_prefill + num_output
-            services.append(Service(flow, num_prefill, num_output, tally.num_recomputed_tokens, is_borrowed))
+            num_keys = tally.num_prefill_keys
+            services.append(Service(flow, num_prefill, num_output, num_recomputed, is_borrowed, num_keys))
         self._lifecycle.policy.charge(services)
 
 
-def _advance(seq: Sequence, tally: Tally) -> None:
+def _advance(seq: Sequence, tallies: defaultdict[Flow, Tally]) -> None:
     """The scheduled tokens of `seq` are computed; those computed for the first time count as service."""
     start = seq.num_computed_tokens
     end = start + seq.num_scheduled_tokens
@@ -139,9 +140,11 @@ def _advance(seq: Sequence, tally: Tally) -> None:
     first_new = min(end, max(start, seq.num_regained_tokens))
     if first_new > start:
         seq.num_recomputed_tokens += first_new - start
-        tally.num_recomputed_tokens += first_new - start
+        tallies[seq.flow].num_recomputed_tokens += first_new - start
     if first_new < seq.num_prompt_tokens:
-        tally.num_prefill_tokens += end - first_new
+        num_new, tally = end - first_new, tallies[seq.flow]
+        tally.num_prefill_tokens += num_new
+        tally.num_prefill_keys += num_new * first_new + num_new * (num_new + 1) // 2
 
 
 def _accept(seq: Sequence, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:

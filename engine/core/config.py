@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+from engine.core.quick_enum import quick
+
 # Of 0, 16, 32, 48, 64 and 128: up to 32 left most tokens/s at block sizes 4 to 128 in pools for 10 to 45 of 64 rows;
 # with a burst of twice the pool beside an even stream, 48 preempted a tenth of what 32 did, at 1 % fewer tokens/s.
 GROWTH_RESERVE_TOKENS = 48
@@ -11,6 +13,7 @@ DEFAULT_MIN_RESIDENT_STEPS = 8
 DEFAULT_MAX_PREEMPTIONS = 4  # in healthy public runs no request was preempted more often (scheduler traces, 2026)
 
 
+@quick
 class AdmissionReserve(Enum):
     """Room that must be left for the output of running requests before another is admitted.
 
@@ -24,6 +27,7 @@ class AdmissionReserve(Enum):
     WHOLE = "whole"
 
 
+@quick
 class PreemptionChoice(Enum):
     """What is done with a victim's blocks. AUTO takes what costs less by the measured prices."""
 

@@ -5,6 +5,7 @@ From then on requests are served in order of arrival, and `fault` says which pol
 
 import contextlib
 import itertools
+import math
 from collections import abc
 
 from engine.core.arrival_order import ArrivalOrder
@@ -35,6 +36,7 @@ class GuardedPolicy:
         self.policy = policy
         self.fault: str | None = None
         self.waiting: dict[int, SequenceView] = {}
+        self._checked_terms = Terms()  # they are frozen: those of the last plan need not be checked again
         self._snapshots: dict[type, bytes] = {}  # of policies that were replaced, the last one last
 
     def replace(self, policy: SchedulingPolicy, now: Nanos) -> None:
@@ -73,14 +75,18 @@ class GuardedPolicy:
     def begin(self, start: PlanStart) -> Terms:
         try:
             terms = self.policy.begin(start)
-            _check_terms(terms)
+            if terms is not self._checked_terms:
+                _check_terms(terms)
+                self._checked_terms = terms
             return terms
         except CAUGHT as error:
             self.fail(error)
             return Terms()
 
     def select(self, passed: abc.Collection[SequenceView]) -> SequenceView | None:
-        """A sequence that waits and was not passed, or None."""
+        """A sequence that waits and was not passed, or None. Where nobody waits the policy is not asked."""
+        if not self.waiting:
+            return None
         passed = tuple(passed)
         try:
             chosen = self.policy.select(passed)
@@ -105,6 +111,18 @@ class GuardedPolicy:
         except CAUGHT as error:
             self.fail(error)
             return Concession.NOTHING
+
+    def first_to_concede(self, owners: abc.Iterable[Sequence], claimant: Sequence) -> Sequence | None:
+        """The first of `owners` that gives up at least its row for `claimant`."""
+        concede, nothing = self.policy.concede, Concession.NOTHING
+        try:
+            for owner in owners:
+                concession = concede(owner, claimant)
+                if concession is not nothing and Concession(concession) is not nothing:
+                    return owner
+        except CAUGHT as error:
+            self.fail(error)
+        return None
 
     def charge(self, services: abc.Sequence[Service]) -> None:
         """Everything that one step served."""
@@ -173,7 +191,7 @@ def _checked(victims: abc.Iterator[SequenceView], resident: abc.Sequence[Sequenc
 def _ranks(numbers: abc.Iterable[float]) -> tuple[float, ...]:
     """The numbers, each of which compares with any other. Raises ValueError where one does not."""
     ranks = tuple(map(float, itertools.islice(numbers, MAX_RANKS)))
-    if any(rank != rank for rank in ranks):
+    if any(map(math.isnan, ranks)):
         raise ValueError(f"there is no order among {ranks}")
     return ranks
 

@@ -161,8 +161,8 @@ class Leap:
         return self._num_new_blocks(step.granted, num_steps) <= self._lifecycle.blocks.num_free
 
     def _num_new_blocks(self, seqs: abc.Iterable[Sequence], num_steps: int) -> int:
-        num_blocks = self._lifecycle.blocks.num_blocks
-        return sum(num_blocks(seq.num_tokens + num_steps) - len(seq.block_table.device) for seq in seqs)
+        size = self._config.block_size
+        return sum([-(-(seq.num_tokens + num_steps) // size) - len(seq.block_table.device) for seq in seqs])
 
     def _charge(self, step: Step, times: abc.Sequence[Nanos]) -> int:
         num_decodes = dict.fromkeys((seq.flow for seq in step.granted), 0)
@@ -182,13 +182,13 @@ class Leap:
 
     def _advance_pacing(self, step: Step, num_steps: int) -> None:
         if self._config.mix_prefill:  # else prompts are paced before the decodes are granted
-            num_decodes = step.num_decodes
-            pacing = self._scheduler._planner._admission.pacing
-            costs, num_decodes = pacing.prices.step, step.num_decodes
-            for i in range(1, num_steps + 1):
-                pacing._decode_clock_ns += costs.base_ns + costs.decodes_ns(
-                    num_decodes, step.num_context + i * num_decodes
-                )
+            pacing, num_decodes = self._scheduler._planner._admission.pacing, step.num_decodes
+            base_ns, clock_ns = pacing.prices.step.base_ns, pacing._decode_clock_ns
+            decodes_ns = pacing.prices.step.decodes_ns
+            first = step.num_context + num_decodes
+            for num_context in range(first, first + num_steps * num_decodes, num_decodes):
+                clock_ns += base_ns + decodes_ns(num_decodes, num_context)
+            pacing._decode_clock_ns = clock_ns
 
     def _grow(self, seqs: abc.Sequence[Sequence], num_steps: int) -> dict[Sequence, int]:
         """Blocks are taken in the order of the steps. Returns who grew in the last one, with what it had before."""
@@ -200,15 +200,9 @@ class Leap:
             first = len(seq.block_table.device) * size - seq.num_tokens + 1
             growths += [(at, place) for at in range(first, num_steps + 1, size)]
         growths.sort()
-        blocks = self._lifecycle.blocks
-        grown_last = {}
-        for at, place in growths:
-            seq = seqs[place]
-            num_blocks = len(seq.block_table.device)
-            if at == num_steps:
-                grown_last[seq] = num_blocks
-            blocks.grow(seq, num_blocks * size + 1)
-        return grown_last
+        self._lifecycle.blocks.grow_by_one([seqs[place] for _, place in growths])
+        last = [seqs[place] for at, place in growths if at == num_steps]
+        return {seq: len(seq.block_table.device) - 1 for seq in last}
 
     def _next_plan(self, plan: StepPlan, step: Step, num_steps: int) -> StepPlan:
         new_blocks = []

@@ -130,7 +130,7 @@ class Memory:
             return False
         if num_needed + self._num_growth(step, seq) <= num_spare or not self._can_anyone_grow(step):
             return True
-        return self._is_light(step, seq) and num_needed + self._num_promised(step) <= num_spare
+        return self.is_light(step, seq) and num_needed + self._num_promised(step) <= num_spare
 
     def _try_claim(self, step: Step, seq: Sequence, *, is_behind: bool) -> bool:
         """True if `seq` has opened a claim: free blocks, those on their way, and victims' together are enough.
@@ -143,7 +143,7 @@ class Memory:
             return False
         num_needed = self.num_needed(seq)
         num_missing = num_needed - self._blocks.num_free - self._blocks.num_fenced + self._num_promised(step)
-        if num_missing <= 0 and not (is_behind or self._is_light(step, seq)):
+        if num_missing <= 0 and not (is_behind or self.is_light(step, seq)):
             return False  # only the growth of others is in its way
         seizures = self._victims.of_claim(step, seq, num_missing) if num_missing > 0 else []
         if seizures is None:
@@ -205,7 +205,7 @@ class Memory:
         yielding, residents = step.terms.yielding, [*self._lifecycle.running, *self._lifecycle.paused]
         return [seq for seq in residents if seq.flow not in yielding] if yielding else residents
 
-    def _is_light(self, step: Step, seq: Sequence) -> bool:
+    def is_light(self, step: Step, seq: Sequence) -> bool:
         """True if the flow of a head stays within its share of the pool with it, or within half if it has some blocks.
 
         A flow that is alone is never light: its growth is its own.

@@ -5,6 +5,10 @@ has an allowance in nanoseconds that grows with the time that others' decodes ta
 counted at the time that it adds to its step; it begins with the time of one step. So a long prompt halves the pace of a
 decoder of equal weight at most, a chunk that adds next to nothing costs next to nothing, and a prompt that is alone is
 not paced at all. Nor is anybody while the prices were not measured.
+
+Short prompts: one of a light flow comes in whole, however much the step holds, and no other chunk comes in behind it,
+unless the step before made way likewise. What arrives waits for the end of the running step anyway, so its first token
+is then one long step away, not two; and a long prompt has every other step.
 """
 
 import math
@@ -17,6 +21,8 @@ from engine.core.sequence import Sequence
 from engine.core.step import Step
 
 SHARED_STEP = 0.75  # of the longest first chunk, for all chunks of a step: deep in a prompt each token takes longer
+SHORT_PROMPT = 0.25  # likewise, for a prompt that others are held up for
+ROUNDING_NS = 1.0
 MIN_CHUNK = 16  # tokens; smaller chunks pay more for their call than for their tokens
 
 
@@ -44,30 +50,54 @@ class Pacing:
     _has_looked: bool = False
     _step_limit_ns: float = math.inf
     _step_chunks_ns: float = 0.0
+    _is_shared: bool = False
+    _is_short: bool = False
+    _was_short: bool = False
 
     def begin(self, step: Step) -> None:
         """The decodes of a pass are granted; what else the step holds is up to the chunks."""
         costs, terms = self.prices.step, step.terms
         if step is not self._step:
             self._step, self._step_decodes_ns, self._step_chunks_ns = step, 0.0, 0.0
+            self._was_short, self._is_short = self._is_short, False
         self._is_paced = terms.paces_prefill and self.prices.are_measured and step.num_decodes > 0
         self._has_looked = False
         decodes_ns = costs.base_ns + costs.decodes_ns(step.num_decodes, step.num_context) if step.num_decodes else 0.0
         self._decode_clock_ns += decodes_ns - self._step_decodes_ns
         self._step_decodes_ns = decodes_ns
-        target_ns = self.config.target_step_ms * 1e6
-        self._step_limit_ns = target_ns - decodes_ns if target_ns else math.inf
-        if step.num_flows > 1 and terms.paces_prefill and self.prices.are_measured:
-            most_ns = SHARED_STEP * costs.chunk_ns(0, self.config.max_num_batched_tokens)
-            self._step_limit_ns = min(self._step_limit_ns, most_ns)
+        self._is_shared = step.num_flows > 1 and terms.paces_prefill and self.prices.are_measured
+        limit_ns = SHARED_STEP * self._full_chunk_ns() if self._is_shared else math.inf
+        if self._is_short:
+            limit_ns = self._step_chunks_ns
+        self._step_limit_ns = min(limit_ns, self._target_ns())
+
+    def can_make_way(self, seq: Sequence) -> bool:
+        """True if the prompt of `seq`, which waits, is so short that others may be held up for it."""
+        chunk_ns = self.prices.step.chunk_ns(0, seq.num_tokens)
+        return self._is_shared and chunk_ns <= SHORT_PROMPT * self._full_chunk_ns()
+
+    def make_way(self, seq: Sequence) -> None:
+        """`seq`, which is short and whose flow is light, is about to come in: there is room for it, and no more.
+
+        All chunks together never take longer than the first one of a prompt can.
+        """
+        full_ns = self._full_chunk_ns()
+        if not self._was_short:
+            self._is_short = True
+            self._step_limit_ns = min(self._step_limit_ns, self._step_chunks_ns)
+        wanted_ns = self._step_chunks_ns + self.prices.step.chunk_ns(0, seq.num_tokens) + ROUNDING_NS
+        self._step_limit_ns = max(self._step_limit_ns, min(wanted_ns, full_ns, self._target_ns()))
 
     def limit(self, seq: Sequence, num_tokens: int) -> int:
         """Of the next `num_tokens` of `seq`, how many may be computed in this step; 0 is none."""
         start = seq.num_computed_tokens + seq.num_scheduled_tokens
         costs = self.prices.step
-        least_ns = 0.0 if self._step_chunks_ns else costs.chunk_ns(start, MIN_CHUNK)
+        token_ns = costs.chunk_ns(start, 1) + ROUNDING_NS
+        least_ns = 0.0
+        if not self._step_chunks_ns:
+            least_ns = max(token_ns, min(costs.chunk_ns(start, MIN_CHUNK), self._full_chunk_ns()))
         fitting = tokens_within(costs, start, num_tokens, max(self._step_limit_ns - self._step_chunks_ns, least_ns))
-        left_ns = self._left_ns(seq.flow)
+        left_ns = self._left_ns(seq.flow, token_ns)
         if left_ns is None:
             return fitting
         paced = tokens_within(costs, start, fitting, left_ns)
@@ -89,8 +119,16 @@ class Pacing:
         self._weight_total = math.fsum(map(self._step.weight, self._decoding))
         self._has_looked = True
 
-    def _left_ns(self, flow: Flow) -> float | None:
-        """None if nobody else decodes."""
+    def _full_chunk_ns(self) -> float:
+        return self.prices.step.chunk_ns(0, self.config.max_num_batched_tokens)
+
+    def _target_ns(self) -> float:
+        """What the step's target leaves for chunks."""
+        target_ns = self.config.target_step_ms * 1e6
+        return target_ns - self._step_decodes_ns if target_ns else math.inf
+
+    def _left_ns(self, flow: Flow, token_ns: float) -> float | None:
+        """None if nobody else decodes. `token_ns` is what the next token takes: that much can always be saved up."""
         if not self._is_paced:
             return None
         if not self._has_looked:
@@ -101,7 +139,7 @@ class Pacing:
         if len(self._decoding) <= (flow in self._decoding):
             self._allowances.pop(flow, None)
             return None
-        most_ns = self.prices.step.chunk_ns(0, self.config.max_num_batched_tokens)
+        most_ns = max(self._full_chunk_ns(), token_ns)
         allowance = self._allowances.pop(flow, None)
         if allowance is None:
             allowance = Allowance(0.0, self._decode_clock_ns - self._step_decodes_ns)

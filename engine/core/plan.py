@@ -9,9 +9,11 @@ from collections import abc
 from dataclasses import dataclass, field
 from enum import Enum
 
+from engine.core.quick_enum import quick
 from engine.core.types import BlockId, CopyId, HostBlockId, SamplingParams, SequenceKey
 
 
+@quick
 class CopyDirection(Enum):
     """OUT is from the device pool to the host pool."""
 

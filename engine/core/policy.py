@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 
 from engine.core.config import SchedulerConfig
 from engine.core.costs import Prices
+from engine.core.quick_enum import quick
 from engine.core.types import Nanos, PriorityClass, SequenceKey, SequenceStatus, TenantId
 
 
@@ -44,6 +45,7 @@ class NodeView(Protocol):
     def num_planned_output_tokens(self) -> int: ...
 
 
+@quick
 class Demand(Enum):
     """What a flow's sequences want at the start of a plan. Held ones (quota, reader) want nothing.
 
@@ -122,6 +124,7 @@ class SequenceView(Protocol):
     def num_preemptions(self) -> int: ...
 
 
+@quick
 class LeaveReason(Enum):
     """Why a sequence waits no longer. FINISHED comes once for every sequence, also for one that was not waiting.
 
@@ -136,7 +139,8 @@ class LeaveReason(Enum):
 class Service(NamedTuple):
     """What one flow got in one step, tokens computed for the first time; recomputed ones are lost work, nobody's debt.
 
-    `is_borrowed`: the flow yielded in that plan, and got this because nobody else could use it.
+    `is_borrowed`: the flow yielded in that plan, and got this because nobody else could use it. `num_prefill_keys` are
+    those that its prompt tokens attended to, each its own included.
     """
 
     flow: FlowView
@@ -144,6 +148,7 @@ class Service(NamedTuple):
     num_output_tokens: int
     num_recomputed_tokens: int
     is_borrowed: bool = False
+    num_prefill_keys: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +192,7 @@ class Terms:
     concedes_by_share: bool = False
 
 
+@quick
 class Concession(Enum):
     """What a resident sequence gives up for a head that finds no row or no blocks."""
 

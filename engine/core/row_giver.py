@@ -5,7 +5,6 @@ last from one that was served already and concedes it. Whoever loses a row keeps
 """
 
 from engine.core.lifecycle import Lifecycle
-from engine.core.policy import Concession
 from engine.core.sequence import Sequence
 from engine.core.step import Step
 from engine.core.types import PauseReason, SequenceStatus
@@ -67,10 +66,11 @@ class RowGiver:
 
         Asked in the order of service: a running sequence without a grant is served later than `seq`, or not at all.
         """
-        lifecycle = self._lifecycle
-        for owner in reversed(lifecycle.paused):
-            if owner.row is not None and owner is not seq:
-                return owner
+        lifecycle, rows = self._lifecycle, self._lifecycle.rows
+        if rows.num_rows - rows.num_free > len(lifecycle.running):  # while no plan is open, the others are theirs
+            for owner in reversed(lifecycle.paused):
+                if owner.row is not None and owner is not seq:
+                    return owner
         if len(step.granted) == len(lifecycle.running):
             return None
         for owner in reversed(lifecycle.running):
@@ -89,14 +89,14 @@ class RowGiver:
         if self._has_revoked or (self.are_exhausted if is_head else self._is_vain_for_residents):
             self.are_exhausted = self.are_exhausted or is_head
             return None
-        concede = self._lifecycle.policy.concede
-        decodes = step.granted[: step.num_decodes]
-        first = self._lifecycle.num_plans * MAX_ASKED % max(1, len(decodes))
-        for owner in (*decodes[first:], *decodes[:first])[:MAX_ASKED]:
-            if owner.num_uncomputed_tokens == 1 and concede(owner, seq) is not Concession.NOTHING:
-                return owner
-        if is_head:
+        num_decodes = step.num_decodes
+        first = self._lifecycle.num_plans * MAX_ASKED % max(1, num_decodes)
+        asked = step.granted[first : min(first + MAX_ASKED, num_decodes)]
+        asked += step.granted[: min(first, MAX_ASKED - len(asked))]
+        decodes = [each for each in asked if each.num_uncomputed_tokens == 1]
+        owner = self._lifecycle.policy.first_to_concede(decodes, seq)
+        if owner is None and is_head:
             self.are_exhausted = True
-        else:
+        elif owner is None:
             self._is_vain_for_residents = True
-        return None
+        return owner

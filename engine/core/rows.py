@@ -7,26 +7,19 @@ from collections import abc
 class Rows:
     """`num_rows` rows from 0 on. The lowest free row is taken first, so that the batch stays dense.
 
-    The runner knows a row from the first plan that computes something in it until it is told that the row is stopped.
+    The runner *knows* a row, its tokens and blocks, from the first plan that computes something in it until it is told
+    that the row is stopped.
     """
 
     def __init__(self, num_rows: int) -> None:
         self.num_rows = num_rows
         self._free = list(range(num_rows))
-        self._known: set[int] = set()
+        self.known: set[int] = set()
         self._stopped: list[int] = []
 
     @property
     def num_free(self) -> int:
         return len(self._free)
-
-    def is_known(self, row: int) -> bool:
-        """True if the runner has the tokens and blocks of the sequence in this row."""
-        return row in self._known
-
-    def are_known(self, rows: abc.Iterable[int]) -> bool:
-        """True if all of them are."""
-        return self._known.issuperset(rows)
 
     def take(self) -> int:
         """A row that nobody has. The caller has checked `num_free`."""
@@ -35,13 +28,13 @@ class Rows:
     def stop(self, row: int) -> None:
         """`row` is free; the next plan tells the runner, if it knows it."""
         heapq.heappush(self._free, row)
-        if row in self._known:
-            self._known.remove(row)
+        if row in self.known:
+            self.known.remove(row)
             self._stopped.append(row)
 
     def tell(self, started: abc.Iterable[int]) -> tuple[int, ...]:
         """A plan tells the runner of these rows, and of those that were stopped since the last one: the latter."""
         stopped = tuple(self._stopped)
         self._stopped.clear()
-        self._known.update(started)
+        self.known.update(started)
         return stopped

@@ -3,7 +3,7 @@
 The planner fills it, `to_plan` freezes it into what the runner gets. Knows no policy and takes no decision.
 """
 
-from collections import abc
+from collections import Counter, abc
 from dataclasses import dataclass, field
 
 from engine.core.flow import Flow
@@ -44,22 +44,17 @@ class Step:
 
     def grant_decodes(self, seqs: abc.Sequence[Sequence]) -> None:
         """Each of `seqs` computes its one uncomputed token; its blocks hold it."""
-        num_by_flow: dict[Flow, int] = {}
-        num_context = 0
         for seq in seqs:
             seq.num_scheduled_tokens = 1
-            num_context += seq.num_tokens
-            flow = seq.flow
-            num_by_flow[flow] = num_by_flow.get(flow, 0) + 1
-        for flow, num_decodes in num_by_flow.items():
+        for flow, num_decodes in Counter([seq.flow for seq in seqs]).items():
+            self.flows[flow] = None
             flow.num_satisfied += num_decodes
             for node in flow.nodes:
                 node.num_planned_output_tokens += num_decodes
         self.granted += seqs
-        self.flows.update(dict.fromkeys(num_by_flow))
         self.budget -= len(seqs)
         self.num_decodes += len(seqs)
-        self.num_context += num_context
+        self.num_context += sum([seq.num_tokens for seq in seqs])
 
     def grant(self, seq: Sequence, num_tokens: int) -> None:
         """`seq` computes `num_tokens` more of its prompt in this step; its blocks hold them."""
@@ -101,16 +96,16 @@ class Step:
     def to_plan(self, step_id: int, rows: Rows, copies: tuple[BlockCopy, ...]) -> StepPlan:
         """What the runner gets. `granted` is in the order of the plan's columns afterwards."""
         self.granted = granted = _decodes_first(self.granted)
-        columns = tuple([_row(seq) for seq in granted])
-        started = [] if rows.are_known(columns) else [seq for seq in granted if not rows.is_known(_row(seq))]
-        grown = [item for item in self.num_old_blocks.items() if rows.is_known(_row(item[0]))]
+        known = rows.known
+        started = [seq for seq in granted if seq.row not in known]
+        grown = [item for item in self.num_old_blocks.items() if item[0].row in known]
         stopped = rows.tell([_row(seq) for seq in started])
         return StepPlan(
             step_id=step_id,
             stopped=stopped,
             started=tuple([_row_start(seq) for seq in started]),
             new_blocks=tuple([(_row(seq), tuple(seq.block_table.device[num_old:])) for seq, num_old in grown]),
-            rows=columns,
+            rows=tuple([_row(seq) for seq in granted]),
             starts=tuple([seq.num_computed_tokens for seq in granted]),
             num_tokens=tuple([seq.num_scheduled_tokens for seq in granted]),
             samples=tuple([seq.num_computed_tokens + seq.num_scheduled_tokens == seq.num_tokens for seq in granted]),

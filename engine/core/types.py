@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, NewType
 
+from engine.core.quick_enum import quick
+
 Nanos = NewType("Nanos", int)
 """A point on, or a length of, the monotonic clock of whoever drives the scheduler, in nanoseconds."""
 
@@ -30,6 +32,7 @@ class SequenceKey(NamedTuple):
     sample_index: int
 
 
+@quick
 class SequenceStatus(Enum):
     """Where a sequence stands. PAUSED keeps its device blocks and gets no tokens; the SWAP states have blocks on the
     host, and those that are being copied are *fenced*: nobody may use them until the copy is complete."""
@@ -43,6 +46,7 @@ class SequenceStatus(Enum):
     FINISHED = "finished"
 
 
+@quick
 class FinishReason(Enum):
     """Why a sequence ended."""
 
@@ -54,6 +58,7 @@ class FinishReason(Enum):
     ERROR = "error"
 
 
+@quick
 class PauseReason(Enum):
     """Why a sequence gets no tokens although it has work. QUOTA and READER hold it whatever the policy says.
 
@@ -66,6 +71,7 @@ class PauseReason(Enum):
     READER = "reader"
 
 
+@quick
 class PreemptionMode(Enum):
     """What happened to the blocks of a preempted sequence."""
 

@@ -43,6 +43,7 @@ class Victims:
         self._policy = policy
         self._weighed_in: Step | None = None
         self._weights: dict[Flow, float] = {}  # of the flows that had blocks when the plan first asked
+        self._shares: dict[Flow, float] = {}  # theirs, where one of them asked
 
     def of_growth(self, step: Step, claimant: Sequence) -> Sequence | None:
         """A held sequence, else one of a flow above its share of the pool, not preempted too often, else any."""
@@ -92,13 +93,18 @@ class Victims:
         """Blocks that are each flow's by weight, of the flows that have some and the one that asks for more."""
         if step is not self._weighed_in:
             residents = (*self._lifecycle.running, *self._lifecycle.paused)
-            self._weights = {flow: step.weight(flow) for flow in dict.fromkeys(seq.flow for seq in residents)}
-            self._weighed_in = step
-        weights = self._weights
-        if claimant not in weights:
+            self._weights = {flow: step.weight(flow) for flow in dict.fromkeys([seq.flow for seq in residents])}
+            self._weighed_in, self._shares = step, {}
+        weights, is_known = self._weights, claimant in self._weights
+        if is_known and self._shares:
+            return self._shares
+        if not is_known:
             weights = {**weights, claimant: step.weight(claimant)}
         per_weight = self._config.num_device_blocks / math.fsum(weights.values())
-        return {flow: weight * per_weight for flow, weight in weights.items()}
+        shares = {flow: weight * per_weight for flow, weight in weights.items()}
+        if is_known:
+            self._shares = shares
+        return shares
 
     def _seizure(
         self, victim: Sequence, concession: Concession, num_missing: int, num_host_free: int

@@ -88,7 +88,8 @@ class StepTimes:
 
     def decode_step_ns(self, num_decodes: int, num_context_tokens: int) -> int:
         """The time of a step of decodes only, which read `num_context_tokens` keys, their own included."""
-        return max(1, (self._base + self._decodes(num_decodes, num_context_tokens)) // PS_PER_NS)
+        total = self._base + self._decode_base + num_decodes * self._decode + num_context_tokens * self._decode_key
+        return total // PS_PER_NS or 1
 
     def copy_ns(self, direction: CopyDirection, num_blocks: int) -> int:
         """The time that a copy keeps its direction of the link busy, at least one nanosecond."""

@@ -152,12 +152,17 @@ class SimulatedEngine:
             return False
         num_decodes = len(plan.rows)
         num_keys = sum(plan.starts) + num_decodes
-        limit = min((at for at in (horizon, self.scheduler.next_expiry()) if at is not None), default=None)
+        limit, expiry = horizon, self.scheduler.next_expiry()
+        if limit is None or (expiry is not None and expiry < limit):
+            limit = expiry
         ends: list[Nanos] = []  # of the steps that are committed; the next one begins there
-        while len(ends) < num_steps and (limit is None or ends_at < limit):
+        decode_step_ns = self._times.decode_step_ns
+        for _ in range(num_steps):
+            if limit is not None and ends_at >= limit:
+                break
             ends.append(ends_at)
             num_keys += num_decodes
-            ends_at = Nanos(ends_at + self._times.decode_step_ns(num_decodes, num_keys))
+            ends_at = Nanos(ends_at + decode_step_ns(num_decodes, num_keys))
         last = leap.take(ends) if ends else None
         if last is None:
             return False

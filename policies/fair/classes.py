@@ -50,9 +50,10 @@ class ClassOrder:
 
     def order(self, backlogged: dict[str, bool], now: Nanos) -> tuple[str, ...]:
         """The classes in `backlogged`, each with whether it is, in the order in which they are served."""
-        for name in self._wanting.difference(backlogged):
-            self._by_name[name].lag = min(0.0, self._by_name[name].lag)  # idling earns no credit
-        self._wanting = frozenset(backlogged)
+        if self._wanting != backlogged.keys():
+            for name in self._wanting.difference(backlogged):
+                self._by_name[name].lag = min(0.0, self._by_name[name].lag)  # idling earns no credit
+            self._wanting = frozenset(backlogged)
         promoted = set()
         for name, is_backlogged in backlogged.items():
             standing = self._by_name[name]

@@ -39,6 +39,11 @@ def raise_floors(tree: Tree, services: abc.Iterable[Service], num_steps: int) ->
 
 def _risen(floor: float, rises: abc.Collection[Rise], num_steps: int) -> float:
     """The floor after so many steps, each of which lifts it to the highest of its children."""
+    if max(map(len, rises), default=0) == 1:
+        most = max([rise[0] for rise in rises])  # rounding keeps the order of sums, so this child is the highest
+        for _ in range(num_steps):
+            floor += most
+        return floor
     for _ in range(num_steps):
         highest = floor
         for rise in rises:

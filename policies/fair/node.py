@@ -7,9 +7,12 @@ that no child which is owed something is below, its `peak` the highest that a ch
 from collections import abc
 from dataclasses import dataclass, field
 
-from engine.core.policy import Demand, FlowView, NodeView
+from engine.core.config import SchedulerConfig
+from engine.core.policy import Demand, FlowView, NodeView, SequenceView
 from engine.core.ranking import Ranking
 from policies.fair.queue import Queue
+
+SMALL_PART = 0.5  # of its share of the pool, up to which a flow counts as one that has hardly anything
 
 
 @dataclass(slots=True, eq=False)
@@ -97,9 +100,9 @@ def downwards(leaf: Node) -> tuple[Node, ...]:
 
 def is_as_far_ahead(upper: Node, lower: Node) -> bool:
     """True if the lead of `upper` is at least that of `lower`, where their paths part."""
-    for first, second in zip(downwards(upper), downwards(lower), strict=True):
+    for (first, parent, _), (second, _, _) in zip(reversed(upper.chain), reversed(lower.chain), strict=True):
         if first is not second:
-            return first.lead >= second.lead
+            return first.counter - parent.floor >= second.counter - parent.floor
     return False
 
 
@@ -113,10 +116,10 @@ def is_least_ahead(node: Node) -> bool:
 def share_of(leaf: Node) -> float:
     """The part of the whole that is the team's by weight, among those that want something."""
     share = 1.0
-    for node, parent, _ in leaf.chain:
+    for _, parent, view in leaf.chain:
         wanting_weight = parent.wanting_weight
         if wanting_weight:
-            share *= node.weight / wanting_weight
+            share *= view.weight / wanting_weight
     return share
 
 
@@ -125,3 +128,19 @@ def may_take_row(giver: Node, taker: Node, num_rows: int) -> bool:
     assert giver.flow is not None
     assert taker.flow is not None
     return taker.flow.num_rows + 1 <= share_of(taker) * num_rows and giver.flow.num_rows > share_of(giver) * num_rows
+
+
+def may_enter(
+    victim: SequenceView, claimant: SequenceView, giver_share: float, taker_share: float, config: SchedulerConfig
+) -> bool:
+    """Rule R5(d): a flow that holds no block takes what is its share of the pool from those above theirs.
+
+    One that holds some may do so, too, while it stays far below its share: the second short request of a light
+    tenant should not wait where the first did not. Near its share it would only take turns with the others.
+    """
+    if victim.flow.num_device_blocks <= giver_share * config.num_device_blocks:
+        return False
+    num_held = claimant.flow.num_device_blocks
+    num_needed = -(-claimant.num_tokens // config.block_size) - claimant.num_device_blocks
+    part = SMALL_PART if num_held else 1.0
+    return num_held + num_needed <= part * taker_share * config.num_device_blocks

@@ -5,7 +5,6 @@ charged for that up to the lead cap, and the rest is exported as borrowed. `stri
 even if the device idles. The bound on charged service is the same in both.
 """
 
-import itertools
 from collections import abc
 from dataclasses import replace
 
@@ -26,13 +25,20 @@ from policies.fair import state
 from policies.fair.classes import ClassOrder
 from policies.fair.leaps import is_closed, num_steps_to_yield, raise_floors
 from policies.fair.locality import most_local
-from policies.fair.node import Node, downwards, is_as_far_ahead, is_least_ahead, may_take_row, share_of
+from policies.fair.node import (
+    Node,
+    downwards,
+    is_as_far_ahead,
+    is_least_ahead,
+    may_enter,
+    may_take_row,
+    share_of,
+)
 from policies.fair.quantities import Quantities
 from policies.fair.tree import Tree
 from policies.options import at_least
 
 MODES = ("work_conserving", "strict")
-SMALL_PART = 0.5  # of its share of the pool, up to which a flow counts as one that has hardly anything
 
 
 class Fair:
@@ -46,7 +52,7 @@ class Fair:
                     yet: until then it only widens theta
     prefill_cost    of a prompt token computed for the first time
     output_cost     of an emitted token
-    pace_prefill    prompts take at most their share of the time beside others' decodes
+    pace_prefill    prompts take at most their share of the time beside others' decodes, and pay for what they read
     class_ageing_ms time after which a denied class is served first once; 0 is never
 
     Raises ValueError, naming the option, where a value is out of range.
@@ -70,15 +76,16 @@ class Fair:
         at_least(0, prefill_cost=prefill_cost, output_cost=output_cost)
         if theta and theta_low > theta:
             raise ValueError(f"theta_low must be at most theta ({theta}), not {theta_low}")
-        self.requires_preemption = mode == "strict"
-        self._is_strict = mode == "strict"
+        self.requires_preemption = is_strict = mode == "strict"
         self._theta_low = theta_low
-        self._paces_prefill = pace_prefill
-        self._quantities = Quantities(prefill_cost, output_cost, theta, slack)
+        self._quantities = Quantities(prefill_cost, output_cost, theta, slack, pace_prefill)
         self._classes = ClassOrder(class_ageing_ms)
         self._trees: dict[str, Tree] = {}
         self._start: PlanStart | None = None
         self._order: dict[str, int] = {}
+        self._terms = Terms(  # of a plan in which nobody yields
+            lends=not is_strict, protects_yielding=not is_strict, paces_prefill=pace_prefill, concedes_by_share=True
+        )
         self._num_plans = 0
         self._carried: dict[str, float] = {}
 
@@ -94,66 +101,67 @@ class Fair:
         self._start = start
         self._num_plans += 1
         self._quantities.learn(start.config, start.prices)
-        for tree in self._trees.values():
-            for flow in itertools.islice(tree.leaves, 1):
-                self._classes.learn(flow)
-        by_class = self._by_class(start)
-        for name, (changed, satisfied) in by_class.items():
+        for flow in [next(iter(tree.leaves)) for tree in self._trees.values() if tree.leaves]:
+            self._classes.learn(flow)
+        for name, (changed, satisfied) in self._by_class(start).items():
             self._trees[name].begin(changed, satisfied)
-        wanting = {name: tree for name, tree in self._trees.items() if tree.root.demand is not Demand.NONE}
-        backlogged = {name: tree.root.demand is Demand.BACKLOGGED for name, tree in wanting.items()}
-        order = self._classes.order(backlogged, start.now)
+        demands = {name: tree.root.demand for name, tree in self._trees.items()}
+        wanting = {name: demand is Demand.BACKLOGGED for name, demand in demands.items() if demand is not Demand.NONE}
+        order = self._classes.order(wanting, start.now)
         self._order = {name: place for place, name in enumerate(order)}
         yielding = [tree.yielding for tree in self._trees.values() if tree.yielding]
-        return Terms(
-            yielding=yielding[0] if len(yielding) == 1 else frozenset().union(*yielding),
-            lends=not self._is_strict,
-            class_order=order,
-            paces_prefill=self._paces_prefill,
-            protects_yielding=not self._is_strict,
-            share=self._share,
-            concedes_by_share=True,
-        )
+        if order != self._terms.class_order:
+            self._terms = replace(self._terms, class_order=order, share=self._share)
+        if not yielding:
+            return self._terms
+        return replace(self._terms, yielding=yielding[0] if len(yielding) == 1 else frozenset().union(*yielding))
 
     def select(self, passed: abc.Collection[SequenceView]) -> SequenceView | None:
+        names = [name for name, tree in self._trees.items() if tree.root.queued]
+        if not names:
+            return None
         excluded = {self._tree(seq.flow).leaf(seq.flow) for seq in passed}
-        for name in sorted(self._trees, key=self._place):
+        for name in sorted(names, key=self._place):
             tree = self._trees[name]
-            for yields in (False, True):
+            for yields in (False, True) if tree.yielding else (False,):
                 leaf = self._walk(tree, tree.root, set(excluded), yields=yields)
                 if leaf is not None:
                     return most_local(tree, leaf, excluded).queue.head()
         return None
 
     def key(self, seq: SequenceView) -> tuple[float, ...]:
-        tree = self._tree(seq.flow)
-        leaf = tree.leaf(seq.flow)
+        flow = seq.flow
+        name = flow.priority_class.name
+        tree = self._trees.get(name) or self._tree(flow)
+        leaf = tree.leaves.get(flow) or tree.leaf(flow)
         ranks = [rank for node, _, _ in reversed(leaf.chain) for rank in tree.rank(node)]
-        yields = 1.0 if seq.flow in tree.yielding else 0.0
-        return (self._place(seq.flow.priority_class.name), yields, *ranks, *leaf.queue.key(seq))
+        yields = 1.0 if flow in tree.yielding else 0.0
+        return (self._place(name), yields, *ranks, *leaf.queue.key(seq))
 
     def concede(self, victim: SequenceView, claimant: SequenceView) -> Concession:
-        if victim.flow is claimant.flow:
+        giving, taking = victim.flow, claimant.flow
+        if giving is taking:
             return Concession.NOTHING
-        if victim.priority_class.name != claimant.priority_class.name:
+        if giving.priority_class.name != taking.priority_class.name:
             return self._concede_to_class(victim, claimant)
-        tree = self._tree(victim.flow)
-        if claimant.flow in tree.yielding:
+        tree = self._tree(giving)
+        if taking in tree.yielding:
             return Concession.NOTHING
-        if victim.flow in tree.yielding:
+        if giving in tree.yielding:
             return Concession.ANYTHING
-        taker, giver = tree.leaf(claimant.flow), tree.leaf(victim.flow)
+        taker, giver = tree.leaf(taking), tree.leaf(giving)
         if not is_as_far_ahead(giver, taker):
             return Concession.NOTHING
-        if self._may_enter(victim, claimant, giver, taker):
-            return Concession.SWAP
         assert self._start is not None
-        takes_row = may_take_row(giver, taker, self._start.config.max_num_seqs)
+        config = self._start.config
+        if may_enter(victim, claimant, share_of(giver), share_of(taker), config):
+            return Concession.SWAP
+        takes_row = may_take_row(giver, taker, config.max_num_seqs)
         return Concession.ROW if takes_row else Concession.NOTHING
 
     def charge(self, service: Service) -> None:
-        flow, num_prefill_tokens, num_output_tokens, _, is_borrowed = service
-        cost = self._quantities.cost(num_prefill_tokens, num_output_tokens)
+        flow, num_prefill_tokens, num_output_tokens, _, is_borrowed, num_keys = service
+        cost = self._quantities.cost(num_prefill_tokens, num_output_tokens, num_keys)
         tree = self._trees.get(flow.priority_class.name) or self._tree(flow)
         leaf = tree.leaves.get(flow) or tree.leaf(flow)
         tree.charge(leaf, cost, self._num_plans, is_borrowed=is_borrowed)
@@ -219,11 +227,13 @@ class Fair:
         """A step was committed, and the next plan begins, with the demands of the last one."""
         for service in services:
             self.charge(service)
-        assert self._start is not None
-        self.begin(replace(self._start, now=now, changed=()))
+        start = self._start
+        assert start is not None
+        self.begin(PlanStart(now, start.config, start.prices, (), start.satisfied))
 
     def _share(self, flow: FlowView) -> float:
-        return share_of(self._tree(flow).leaf(flow))
+        tree = self._trees.get(flow.priority_class.name) or self._tree(flow)
+        return share_of(tree.leaves.get(flow) or tree.leaf(flow))
 
     def _tree(self, flow: FlowView) -> Tree:
         name = flow.priority_class.name
@@ -283,17 +293,3 @@ class Fair:
         is_entrant = not claimant.flow.num_device_blocks
         is_promoted = self._classes.is_promoted(claimant.priority_class.name)
         return Concession.SWAP if is_entrant and is_promoted else Concession.NOTHING
-
-    def _may_enter(self, victim: SequenceView, claimant: SequenceView, giver: Node, taker: Node) -> bool:
-        """Rule R5(d): a flow that holds no block takes what is its share of the pool from those above theirs.
-
-        One that holds some may do so, too, while it stays far below its share: the second short request of a light
-        tenant should not wait where the first did not. Near its share it would only take turns with the others.
-        """
-        assert self._start is not None
-        config = self._start.config
-        num_needed = -(-claimant.num_tokens // config.block_size) - claimant.num_device_blocks
-        num_wanted = claimant.flow.num_device_blocks + num_needed
-        has_surplus = victim.flow.num_device_blocks > share_of(giver) * config.num_device_blocks
-        part = SMALL_PART if claimant.flow.num_device_blocks else 1.0
-        return has_surplus and num_wanted <= part * share_of(taker) * config.num_device_blocks

@@ -83,11 +83,12 @@ class Tree:
                 cap = parent.floor + parent.theta + self.quantities.step_bound(node)
                 counter = max(node.counter, min(counter, cap))
             node.counter, node.served_at = counter, plan
-            if counter > parent.peak:
+            if counter >= parent.peak:
                 parent.peak = counter
-            if len(parent.children) == 1 and parent.peak == counter:
-                parent.floor = max(parent.floor, counter)  # whatever is flagged, the next plan would begin so
-                continue
+                if len(parent.children) == 1:
+                    if counter > parent.floor:
+                        parent.floor = counter  # whatever is flagged, the next plan would begin so
+                    continue
             dirty[parent] = None
             if counter - parent.floor > parent.theta:
                 self._ahead[node] = None

@@ -79,3 +79,5 @@ def check_accounts(driver: Driver, charged: abc.Iterable[Service]) -> None:
         used = sum(getattr(end.usage, field) for end in ends)
         assert used == sum(getattr(service, service_field) for service in charged)
         assert used == sum(getattr(tenant, service_field) for tenant in driver.scheduler.stats().tenants)
+    borrowed = sum(service.num_prefill_tokens + service.num_output_tokens for service in charged if service.is_borrowed)
+    assert borrowed == sum(tenant.num_borrowed_tokens for tenant in driver.scheduler.stats().tenants)

@@ -51,7 +51,19 @@ def test_each_flow_is_charged_once_a_step_in_the_order_of_the_plan():
     driver.step()
 
     flows = {flow.tenant_id: flow for flow in driver.scheduler.lifecycle.flows.all()}
-    assert charged == [Service(flows["org-b/b"], 8, 2, 0), Service(flows["org-a/a"], 4, 1, 0)]
+    b = Service(flows["org-b/b"], 8, 2, 0, num_prefill_keys=2 * (1 + 2 + 3 + 4))
+    assert charged == [b, Service(flows["org-a/a"], 4, 1, 0, num_prefill_keys=1 + 2 + 3 + 4)]
+
+
+def test_each_prompt_token_attends_to_those_before_it_and_itself_whatever_the_chunks():
+    policy = load_scheduling_policy("fcfs", {})
+    charged: list[Service] = []
+    policy.charge = charged.append
+    driver = Driver(make_scheduler(policy, max_num_seqs=4, max_num_batched_tokens=4))
+    driver.add(make_request(prompt=10, max_output_tokens=3))
+    driver.run()
+
+    assert [service.num_prefill_keys for service in charged] == [1 + 2 + 3 + 4, 5 + 6 + 7 + 8, 9 + 10, 0, 0]
 
 
 class TestStats:

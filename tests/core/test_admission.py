@@ -136,3 +136,21 @@ def test_a_prompt_makes_no_step_longer_than_the_target():
 
     assert driver.chunks() == [("g", 0, 20)]  # a millisecond per token, until it is measured
     assert driver.chunks() == [("g", 20, 20)]
+
+
+def test_the_last_token_of_a_step_goes_to_a_prompt():
+    driver = Driver(make_scheduler(max_num_seqs=2, max_num_batched_tokens=2))
+    driver.add(make_request("decoding", prompt=2, max_output_tokens=30))
+    driver.step()
+    driver.add(make_request("prompt", prompt=3))
+
+    assert sorted(driver.chunks()) == [("decoding", 2, 1), ("prompt", 0, 1)]
+
+
+def test_what_a_yielding_flow_gets_counts_as_borrowed_prompt_and_output_alike():
+    driver = Driver(make_scheduler(Yielding()))
+    driver.add(make_request(tenant="b", prompt=4, max_output_tokens=3))
+    driver.run()
+
+    (tenant,) = driver.scheduler.stats().tenants
+    assert tenant.num_borrowed_tokens == 4 + 3

@@ -74,8 +74,8 @@ def test_a_step_of_fair_does_not_grow_with_the_number_waiting():
         for number in (50, 100, 500, 2_000, 8_000)
     ]
 
-    # Which tenants are ranked anew differs from step to step, by up to a twentieth; 160 times as many would show.
-    assert max(costs) <= 1.06 * min(costs)
+    # Which tenants are ranked anew differs from step to step, by up to a tenth; 160 times as many would show.
+    assert max(costs) <= 1.1 * min(costs)
 
 
 def test_a_decode_costs_the_same_however_long_the_context_is():

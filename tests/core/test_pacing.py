@@ -13,6 +13,7 @@ from tests.core.scripted import Scripted, make_driver, seq_of
 MS = 1_000_000
 BUDGET = 64
 SHARED = 48  # prompt tokens of a step that several flows want
+LONGEST_SHORT = 16  # prompt that others are held up for
 COSTS = StepCosts(base_ns=0.0, prefill_token_ns=MS, decode_ns=MS)  # a decode takes as long as a prompt token
 
 
@@ -71,6 +72,26 @@ class TestPaced:
 
         assert driver.finished("prompt").reason is FinishReason.LENGTH
 
+    @pytest.mark.parametrize(
+        ("budget", "key_ms", "prompt"),
+        [
+            pytest.param(64, 0.1, 400, id="the least chunk takes longer than all the tokens of a step"),
+            pytest.param(4, 0.5, 50, id="one token does"),
+        ],
+    )
+    def test_however_deep_it_is_it_gets_on(self, budget: int, key_ms: float, prompt: int):
+        policy = Scripted(paces_prefill=True)
+        driver = make_driver(policy, num_device_blocks=512, max_num_batched_tokens=budget, max_num_seqs=4)
+        driver.add(make_request(tenant="d", prompt=1, max_output_tokens=300))
+        costs = StepCosts(base_ns=0.0, prefill_token_ns=MS, prefill_key_ns=key_ms * MS, decode_ns=50 * MS)
+        driver.scheduler.calibrate(Prices(costs, are_measured=True), driver.now)
+        driver.step()
+        driver.add(make_request("prompt", tenant="p", prompt=prompt, max_output_tokens=1))
+        for _ in range(200):
+            driver.step()
+
+        assert driver.finished("prompt").reason is FinishReason.LENGTH
+
 
 class TestFree:
     def test_alone(self):
@@ -99,6 +120,101 @@ class TestFree:
         driver.scheduler.lifecycle.policy.policy.yielding = "d"
 
         assert prompt_chunks(driver, 5) == [SHARED] * 5
+
+
+class TestShortPrompt:
+    """One prompt, of a flow that has hardly anything, beside long ones that nobody's decodes pace."""
+
+    SHORT = 12
+
+    def driver(self, *, first: str = "s", num_steps: int = 1) -> Driver:
+        """The long prompts of two tenants have run for so many steps."""
+        driver = driver_with()
+        driver.scheduler.lifecycle.policy.policy.first = first
+        driver.add(*(make_request(tenant, tenant=tenant, prompt=900, max_output_tokens=1) for tenant in "pq"))
+        for _ in range(num_steps):
+            driver.step()
+        return driver
+
+    def serve(self, driver: Driver, tenant: str = "s", *, prompt: int = SHORT) -> dict[str, int]:
+        """Tokens of each request in the step that follows the arrival of a short one."""
+        driver.add(make_request(name := f"short-{driver.now}", tenant=tenant, prompt=prompt, max_output_tokens=1))
+        chunks = {generation: num_tokens for generation, _, num_tokens in driver.chunks()}
+        return {"short": chunks.pop(name, 0), "others": sum(chunks.values())}
+
+    @pytest.mark.parametrize("prompt", [1, SHORT, LONGEST_SHORT])
+    def test_has_its_step_for_itself(self, prompt: int):
+        assert self.serve(self.driver(), prompt=prompt) == {"short": prompt, "others": 0}
+
+    def test_comes_in_whole_behind_a_chunk_that_fills_the_step(self):
+        assert self.serve(self.driver(first="p")) == {"short": self.SHORT, "others": SHARED}
+
+    def test_every_other_step_is_as_long_as_without_them(self):
+        driver = self.driver()
+        others = [self.serve(driver)["others"] for _ in range(5)]
+
+        assert others == [0, SHARED - self.SHORT] * 2 + [0]
+
+    def test_one_token_more_is_not_short(self):
+        served = self.serve(self.driver(), prompt=LONGEST_SHORT + 1)
+
+        assert served == {"short": LONGEST_SHORT + 1, "others": SHARED - LONGEST_SHORT - 1}
+
+    @pytest.mark.parametrize(("tenant", "num_tokens"), [("s", SHORT), ("p", SHARED)])
+    def test_of_a_flow_above_half_its_share_of_the_pool_changes_nothing(self, tenant: str, num_tokens: int):
+        driver = self.driver(first=tenant, num_steps=13)
+        assert seq_of(driver, "p").num_device_blocks > 512 / 2 / 2
+
+        assert sum(self.serve(driver, tenant).values()) == num_tokens
+
+    def test_of_a_flow_that_yields_gets_what_is_left(self):
+        driver = self.driver()
+        driver.scheduler.lifecycle.policy.policy.yielding = "s"
+
+        assert self.serve(driver) == {"short": 0, "others": SHARED}
+
+    def test_leaves_nothing_to_those_that_yield(self):
+        driver = self.driver()
+        driver.scheduler.lifecycle.policy.policy.yielding = "pq"
+
+        assert self.serve(driver) == {"short": self.SHORT, "others": 0}
+
+    def test_makes_no_step_longer_than_its_target(self):
+        pacing = Pacing(
+            make_config(max_num_batched_tokens=BUDGET, target_step_ms=20.0), Prices(COSTS, are_measured=True)
+        )
+        driver = self.driver()
+        driver.add(make_request("short", tenant="s", prompt=self.SHORT))
+        step = Step(Nanos(0), BUDGET, Terms(paces_prefill=True), num_flows=2)
+        pacing.begin(step)
+        pacing.spend(seq_of(driver, "p"), 0, 15)
+        pacing.make_way(seq_of(driver, "short"))
+
+        assert pacing.limit(seq_of(driver, "short"), self.SHORT) == 5
+
+    def test_many_of_them_make_no_longer_step_than_a_first_chunk(self):
+        driver = self.driver(first="p", num_steps=8)
+        costs = StepCosts(base_ns=0.0, prefill_token_ns=MS, prefill_key_ns=MS / 10)
+        driver.scheduler.calibrate(Prices(costs, are_measured=True), driver.now)
+        driver.add(*(make_request(tenant="s", prompt=self.SHORT, max_output_tokens=1) for _ in range(5)))
+        chunks = driver.chunks()
+
+        full_ns = costs.chunk_ns(0, BUDGET)
+        longest_ns = costs.chunk_ns(0, self.SHORT)
+        assert full_ns - longest_ns < sum(costs.chunk_ns(start, count) for _, start, count in chunks) <= full_ns
+
+    @pytest.mark.parametrize("prompt", range(1, LONGEST_SHORT))
+    @pytest.mark.parametrize("key_ns", [0.0, 7.3, 1_116.2])
+    def test_is_never_cut_by_what_is_rounded(self, prompt: int, key_ns: float):
+        costs = StepCosts(prefill_token_ns=1_130_039.2, prefill_key_ns=key_ns)
+        pacing = Pacing(make_config(max_num_batched_tokens=BUDGET), Prices(costs, are_measured=True))
+        driver = self.driver(num_steps=0)
+        driver.add(make_request("short", tenant="s", prompt=prompt))
+        pacing.begin(Step(Nanos(0), BUDGET, Terms(paces_prefill=True), num_flows=2))
+        pacing.spend(seq_of(driver, "p"), 129, 41)
+        pacing.make_way(seq_of(driver, "short"))
+
+        assert pacing.limit(seq_of(driver, "short"), prompt) == prompt
 
 
 class TestTarget:

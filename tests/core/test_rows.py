@@ -25,7 +25,7 @@ def test_the_runner_is_told_once_of_each_row_that_it_knew_and_that_was_stopped()
 def test_a_row_that_was_never_computed_is_none_of_the_runners_business():
     rows = Rows(2)
     rows.take()
-    assert not rows.is_known(0)
+    assert 0 not in rows.known
     rows.stop(0)
 
     assert rows.tell([]) == ()
@@ -34,11 +34,11 @@ def test_a_row_that_was_never_computed_is_none_of_the_runners_business():
 def test_a_row_is_known_until_it_is_stopped_whoever_has_it_then():
     rows = Rows(1)
     rows.tell([rows.take()])
-    assert rows.is_known(0)
+    assert 0 in rows.known
 
     rows.stop(0)
     rows.take()
 
-    assert not rows.is_known(0)
+    assert 0 not in rows.known
     assert rows.tell([0]) == (0,)
-    assert rows.is_known(0)
+    assert 0 in rows.known

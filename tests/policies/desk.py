@@ -14,11 +14,12 @@ STEP = 80.0  # CONFIG: 64 prompt tokens, and 8 output tokens at twice the cost
 
 
 class Desk:
-    """A policy, its flows, and the calls of one plan. Flows are named after their teams."""
+    """A policy, its flows, and the calls of one plan. Flows are named after their teams; `prices` may be changed."""
 
     def __init__(self, **options: object) -> None:
         self.policy = Fair(**({"theta": THETA} | options))  # type: ignore[arg-type] # options of Fair
         self.tenancy = Tenancy()
+        self.prices = Prices()
         self._demands: dict[PlainFlow, Demand] = {}
         self._num_arrivals = 0
 
@@ -39,7 +40,7 @@ class Desk:
             changed.append(flow)
             self._demands[flow] = demand
         satisfied = [flow for flow, demand in self._demands.items() if demand is Demand.SATISFIED]
-        return self.policy.begin(PlanStart(Nanos(now), CONFIG, Prices(), changed, satisfied))
+        return self.policy.begin(PlanStart(Nanos(now), CONFIG, self.prices, changed, satisfied))
 
     def serve(self, flow: PlainFlow, num_prefill_tokens: int, *, is_borrowed: bool = False) -> None:
         self.policy.charge(Service(flow, num_prefill_tokens, 0, 0, is_borrowed))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from engine.core.costs import Prices, StepCosts
 from engine.core.policy import Demand, Service
 from engine.plugins import load_scheduling_policy
 from tests.policies.desk import STEP, THETA, Desk, siblings
@@ -14,6 +15,19 @@ class TestCharge:
         desk.policy.charge(Service(a, 7, 2, 0))
 
         assert desk.lead(a) == 3 * 7 + 5 * 2
+
+    @pytest.mark.parametrize(
+        ("are_measured", "pace_prefill", "cost"), [(True, True, 7 + 7), (True, False, 7), (False, True, 7)]
+    )
+    def test_what_a_prompt_token_reads_costs_the_time_that_it_takes(
+        self, are_measured: bool, pace_prefill: bool, cost: float
+    ):
+        desk = Desk(pace_prefill=pace_prefill)
+        desk.prices = Prices(StepCosts(prefill_token_ns=100.0, prefill_key_ns=2.0), are_measured=are_measured)
+        a, _ = siblings(desk, 1, 1)
+        desk.policy.charge(Service(a, 7, 0, 0, num_prefill_keys=350))
+
+        assert desk.lead(a) == cost
 
     def test_weight_divides_the_charge(self):
         desk = Desk()
