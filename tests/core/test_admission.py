@@ -154,3 +154,15 @@ def test_what_a_yielding_flow_gets_counts_as_borrowed_prompt_and_output_alike():
 
     (tenant,) = driver.scheduler.stats().tenants
     assert tenant.num_borrowed_tokens == 4 + 3
+
+
+@pytest.mark.parametrize(("num_blocks", "comes_in"), [(8, False), (9, True)])
+def test_a_light_flow_comes_in_beside_a_prompt_that_keeps_its_own_room(num_blocks: int, comes_in: bool):
+    """Six blocks are the prompt's, three the head's; what is reserved for growth would be more than is left."""
+    limits = {"num_device_blocks": num_blocks, "max_num_batched_tokens": 8, "growth_reserve_tokens": 8}
+    driver = Driver(make_scheduler("fair", "over_served", **limits))
+    driver.add(make_request("prompt", tenant="a", prompt=24, max_output_tokens=8))
+    driver.step()
+    driver.add(make_request("head", tenant="b", prompt=12, max_output_tokens=4))
+
+    assert ("head" in {name for name, _, _ in driver.chunks()}) is comes_in
