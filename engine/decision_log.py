@@ -1,16 +1,19 @@
 """Everything that enters a scheduler, with its time, one JSON object a line: the log from which its decisions follow.
 
 The first line has the version, the settings and the policies; each further one a call, in order: `t` is its time in
-nanoseconds, `e` the method, the rest its arguments. A `plan` line has the plan's step and digest, so that a replay can
-be compared step by step. Of tokens the log has only how many there were, and whether one of them ended its sequence: no
-prompt and no output can be read from it. `RecordedScheduler` writes it, `replay` reads it. Knows no tensors, no clock.
+nanoseconds, `e` the method, the rest its arguments, `raised` the error that it ended with, if it did. A `plan` line has
+the plan's step and digest, so that a replay can be compared step by step. Of tokens the log has only how many there
+were, and whether one of them ended its sequence: no prompt and no output can be read from it. `RecordedScheduler`
+writes it, `replay` reads it. Knows no tensors, no clock.
 
     {"version": 1, "config": {...}, "scheduling_policy": {"name": "fair", "options": {}}, "preemption_policy": {...}}
     {"t": 0, "e": "add", "request": {"id": "r0", "path": [["o", 1.0], ["t", 1.0]], "prompt": 12, "output": 4, ...}}
     {"t": 0, "e": "plan", "step": 1, "digest": "9f86d081884c7d65"}
     {"t": 9, "e": "commit", "step": 1, "ended": {"0": 1}, "copies": [3]}
+    {"t": 9, "e": "add", "request": {"id": "r1", ...}, "raised": "RequestTooLargeError"}
 """
 
+import contextlib
 import hashlib
 import json
 from collections import abc
@@ -19,7 +22,7 @@ from typing import Any, Protocol, TextIO
 
 from engine.core.config import SchedulerConfig
 from engine.core.costs import Prices
-from engine.core.events import Event
+from engine.core.events import Event, Finished
 from engine.core.plan import StepOutput, StepPlan
 from engine.core.policy import PreemptionPolicy, SchedulingPolicy
 from engine.core.scheduler import Scheduler
@@ -100,21 +103,23 @@ class Driven(Protocol):
     def set_class(self, generation_id: str, priority_class: PriorityClass, now: Nanos) -> None: ...
     def calibrate(self, prices: Prices, now: Nanos) -> None: ...
     def set_scheduling_policy(self, policy: SchedulingPolicy, now: Nanos) -> None: ...
-    def set_preemption_policy(self, policy: PreemptionPolicy) -> None: ...
-    def update_nodes(self, nodes: abc.Sequence[tuple[tuple[str, ...], float, int]]) -> None: ...
-    def update_classes(self, classes: abc.Sequence[PriorityClass], revision: int) -> None: ...
+    def set_preemption_policy(self, policy: PreemptionPolicy, now: Nanos) -> None: ...
+    def update_nodes(self, nodes: abc.Sequence[tuple[tuple[str, ...], float, int]], now: Nanos) -> None: ...
+    def update_classes(self, classes: abc.Sequence[PriorityClass], revision: int, now: Nanos) -> None: ...
     def stats(self) -> SchedulerStats: ...
 
 
 class RecordedScheduler:
-    """A scheduler that writes down what it is told. `name_policy` comes before a policy is switched."""
+    """A scheduler that writes down what it is told. `name_policies` comes before policies are switched.
+
+    A call is written when it has returned or raised; all but `plan`, which has no line if it raises.
+    """
 
     def __init__(self, scheduler: Scheduler, log: DecisionLog) -> None:
         self.scheduler = scheduler
         self._log = log
-        self._choices: dict[int, PolicyChoice] = {}
-        self._now = Nanos(0)
-        self._stops: dict[str, frozenset[int]] = {}
+        self._named: tuple[tuple[SchedulingPolicy | PreemptionPolicy, PolicyChoice], ...] = ()
+        self._stops: dict[str, frozenset[int]] = {}  # of requests that have not ended
         self._generations: dict[int, str] = {}
 
     @property
@@ -139,32 +144,30 @@ class RecordedScheduler:
     def next_expiry(self) -> Nanos | None:
         return self.scheduler.next_expiry()
 
-    def name_policy(self, policy: SchedulingPolicy | PreemptionPolicy, choice: PolicyChoice) -> None:
-        """If `policy` is switched to, this is what the log calls it."""
-        self._choices[id(policy)] = choice
+    def name_policies(self, *named: tuple[SchedulingPolicy | PreemptionPolicy, PolicyChoice]) -> None:
+        """What the log calls each of these policies, if it is switched to next. Earlier names are forgotten."""
+        self._named = named
 
     def add(self, request: Request, now: Nanos) -> None:
-        self._call("add", now, request=request_to_json(request))
-        self.scheduler.add(request, now)
+        with self._recording("add", now, request=request_to_json(request)):
+            self.scheduler.add(request, now)
         if request.stop_token_ids:
             self._stops[request.generation_id] = request.stop_token_ids
 
     def abort(self, generation_id: str, reason: FinishReason, now: Nanos) -> list[Event]:
-        self._call("abort", now, id=generation_id, reason=reason.value)
-        self._stops.pop(generation_id, None)
-        return self.scheduler.abort(generation_id, reason, now)
+        with self._recording("abort", now, id=generation_id, reason=reason.value):
+            return self._told(self.scheduler.abort(generation_id, reason, now))
 
     def expire(self, now: Nanos) -> list[Event]:
         events = self.scheduler.expire(now)
-        expiry = bool(events)
-        if expiry:  # otherwise it changed nothing
-            self._call("expire", now)
-        return events
+        if events:  # otherwise it changed nothing
+            self._log.call("expire", now)
+        return self._told(events)
 
     def plan(self, now: Nanos) -> StepPlan | None:
         plan = self.scheduler.plan(now)
         step = None if plan is None else plan.step_id
-        self._call("plan", now, step=step, digest=None if plan is None else plan_digest(plan))
+        self._log.call("plan", now, step=step, digest=None if plan is None else plan_digest(plan))
         for start in () if plan is None else plan.started:
             self._generations[start.row] = start.key.generation_id
         return plan
@@ -180,55 +183,74 @@ class RecordedScheduler:
         ):
             if value:
                 arguments[name] = value
-        self._call("commit", now, **arguments)
-        return self.scheduler.commit(output, now)
+        with self._recording("commit", now, **arguments):
+            return self._told(self.scheduler.commit(output, now))
 
     def complete_copies(self, copy_ids: abc.Iterable[CopyId], now: Nanos) -> list[Event]:
         ids = tuple(copy_ids)
-        self._call("complete_copies", now, copies=list(ids))
-        return self.scheduler.complete_copies(ids, now)
+        with self._recording("complete_copies", now, copies=list(ids)):
+            return self._told(self.scheduler.complete_copies(ids, now))
 
     def fail_all(self, error: str, now: Nanos) -> list[Event]:
-        self._call("fail_all", now)
-        return self.scheduler.fail_all(error, now)
+        with self._recording("fail_all", now):
+            return self._told(self.scheduler.fail_all(error, now))
 
     def grant(self, generation_id: str, max_output_tokens: int, now: Nanos) -> None:
-        self._call("grant", now, id=generation_id, output=max_output_tokens)
-        self.scheduler.grant(generation_id, max_output_tokens, now)
+        with self._recording("grant", now, id=generation_id, output=max_output_tokens):
+            self.scheduler.grant(generation_id, max_output_tokens, now)
 
     def set_reader_blocked(self, generation_id: str, blocked: bool, now: Nanos) -> None:
-        self._call("set_reader_blocked", now, id=generation_id, blocked=blocked)
-        self.scheduler.set_reader_blocked(generation_id, blocked, now)
+        with self._recording("set_reader_blocked", now, id=generation_id, blocked=blocked):
+            self.scheduler.set_reader_blocked(generation_id, blocked, now)
 
     def set_class(self, generation_id: str, priority_class: PriorityClass, now: Nanos) -> None:
-        self._call("set_class", now, id=generation_id, priority_class=asdict(priority_class))
-        self.scheduler.set_class(generation_id, priority_class, now)
+        with self._recording("set_class", now, id=generation_id, priority_class=asdict(priority_class)):
+            self.scheduler.set_class(generation_id, priority_class, now)
 
     def calibrate(self, prices: Prices, now: Nanos) -> None:
-        self._call("calibrate", now, prices=asdict(prices))
-        self.scheduler.calibrate(prices, now)
+        with self._recording("calibrate", now, prices=asdict(prices)):
+            self.scheduler.calibrate(prices, now)
 
     def set_scheduling_policy(self, policy: SchedulingPolicy, now: Nanos) -> None:
-        self._call("set_scheduling_policy", now, **self._choices[id(policy)].as_json())
-        self.scheduler.set_scheduling_policy(policy, now)
+        with self._recording("set_scheduling_policy", now, **self._choice_of(policy).as_json()):
+            self.scheduler.set_scheduling_policy(policy, now)
 
-    def set_preemption_policy(self, policy: PreemptionPolicy) -> None:
-        self._call("set_preemption_policy", self._now, **self._choices[id(policy)].as_json())
-        self.scheduler.set_preemption_policy(policy)
+    def set_preemption_policy(self, policy: PreemptionPolicy, now: Nanos) -> None:
+        with self._recording("set_preemption_policy", now, **self._choice_of(policy).as_json()):
+            self.scheduler.set_preemption_policy(policy, now)
 
-    def update_nodes(self, nodes: abc.Sequence[tuple[tuple[str, ...], float, int]]) -> None:
-        self._call(
-            "update_nodes", self._now, nodes=[[list(path), weight, revision] for path, weight, revision in nodes]
-        )
-        self.scheduler.update_nodes(nodes)
+    def update_nodes(self, nodes: abc.Sequence[tuple[tuple[str, ...], float, int]], now: Nanos) -> None:
+        lines = [[list(path), weight, revision] for path, weight, revision in nodes]
+        with self._recording("update_nodes", now, nodes=lines):
+            self.scheduler.update_nodes(nodes, now)
 
-    def update_classes(self, classes: abc.Sequence[PriorityClass], revision: int) -> None:
-        self._call("update_classes", self._now, classes=[asdict(each) for each in classes], revision=revision)
-        self.scheduler.update_classes(classes, revision)
+    def update_classes(self, classes: abc.Sequence[PriorityClass], revision: int, now: Nanos) -> None:
+        with self._recording("update_classes", now, classes=[asdict(each) for each in classes], revision=revision):
+            self.scheduler.update_classes(classes, revision, now)
 
-    def _call(self, method: str, now: Nanos, **arguments: Any) -> None:  # any JSON value
-        self._now = now
+    @contextlib.contextmanager
+    def _recording(self, method: str, now: Nanos, **arguments: Any) -> abc.Iterator[None]:  # any JSON value
+        """The call inside is written with how it ended."""
+        try:
+            yield
+        except Exception as error:
+            self._log.call(method, now, **arguments, raised=type(error).__name__)
+            raise
         self._log.call(method, now, **arguments)
+
+    def _told(self, events: list[Event]) -> list[Event]:
+        """The events; what has ended needs no stops any more."""
+        if self._stops:
+            for event in events:
+                if isinstance(event, Finished):
+                    self._stops.pop(event.key.generation_id, None)
+        return events
+
+    def _choice_of(self, policy: SchedulingPolicy | PreemptionPolicy) -> PolicyChoice:
+        for named, choice in self._named:
+            if named is policy:
+                return choice
+        raise LookupError(f"{type(policy).__name__} was not named")
 
     def _ended(self, output: StepOutput) -> dict[int, int]:
         """By row, how many tokens there were up to the one that ends the output, where there is one."""

@@ -207,9 +207,9 @@ class EngineLoop:
             case SetPolicies():
                 self._set_policies(command)
             case UpdateNodes(nodes):
-                self._scheduler.update_nodes(nodes)
+                self._scheduler.update_nodes(nodes, self.now())
             case UpdateClasses(classes, revision):
-                self._scheduler.update_classes(classes, revision)
+                self._scheduler.update_classes(classes, revision, self.now())
             case Stop():
                 self._is_stopped = True
             # A request that has ended, or a duplicate that was refused, has nothing to control.
@@ -239,7 +239,7 @@ class EngineLoop:
             self._outbox.append(Delivery(command.outlet, Refused(refusal), now))
             return
         if command.preemption is not None:
-            self._scheduler.set_preemption_policy(command.preemption)
+            self._scheduler.set_preemption_policy(command.preemption, now)
         self._policies = policies
         self._outbox.append(Delivery(command.outlet, Accepted(), now))
 
@@ -256,12 +256,17 @@ class EngineLoop:
     def _name_for_log(self, command: SetPolicies) -> None:
         if not isinstance(self._scheduler, RecordedScheduler):
             return
-        for policy, choice in (
+        pairs = (
             (command.scheduling, command.scheduling_choice),
             (command.preemption, command.preemption_choice),
-        ):
-            if policy is not None:
-                self._scheduler.name_policy(policy, choice or PolicyChoice(type(policy).__name__, {}))
+        )
+        self._scheduler.name_policies(
+            *(
+                (policy, choice or PolicyChoice(type(policy).__name__, {}))
+                for policy, choice in pairs
+                if policy is not None
+            )
+        )
 
     def _control(self, command: Control) -> None:
         now = self.now()

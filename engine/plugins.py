@@ -93,7 +93,9 @@ def _load(group: str, name: str, options: abc.Mapping[str, str]) -> Any:  # a st
         return factory(**arguments)
     except ValueError as error:
         raise InvalidOptionError(f"policy {name}: {error}") from error
-    except Exception as error:  # a stranger's constructor: what it cannot do is its fault, not the engine's
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a stranger's constructor: what it cannot do is its fault, not the engine's
         raise BrokenPolicyError(f"policy {name} cannot be made: {type(error).__name__}: {error}") from error
 
 
@@ -112,8 +114,11 @@ def _entry_point(group: str, name: str) -> EntryPoint:
 def _import(entry: EntryPoint) -> abc.Callable[..., Any]:  # its parameters are the policy's own
     try:
         factory = entry.load()
-    except Exception as error:  # a stranger's module may raise anything
-        raise BrokenPolicyError(f"policy {entry.name} ({entry.value}) cannot be imported: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a stranger's module may raise anything, and end the process
+        problem = f"{type(error).__name__}: {error}"
+        raise BrokenPolicyError(f"policy {entry.name} ({entry.value}) cannot be imported: {problem}") from error
     if not inspect.isclass(factory):
         raise BrokenPolicyError(f"policy {entry.name} ({entry.value}) is not a class")
     return factory
@@ -124,6 +129,11 @@ def _option_types(name: str, factory: abc.Callable[..., Any]) -> dict[str, type]
         parameters = inspect.signature(factory, eval_str=True).parameters
     except NameError as error:
         raise BrokenPolicyError(f"the options of policy {name} are annotated with an unknown type: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an annotation as text is code
+        problem = f"{type(error).__name__}: {error}"
+        raise BrokenPolicyError(f"the options of policy {name} cannot be read: {problem}") from error
     return {option: parameter.annotation for option, parameter in parameters.items()}
 
 

@@ -1,10 +1,10 @@
 """Checks of the numbers that policies take as options. Each message begins with the option's name."""
 
-import math
+MAX_OPTION = 1e12  # whatever is added, multiplied with lengths or divided by weights stays finite
 
 
 def at_least(minimum: float, **options: float) -> None:
-    """Raises ValueError, naming the option, unless each is finite and at least `minimum`."""
+    """Raises ValueError, naming the option, unless each is at least `minimum` and at most MAX_OPTION."""
     for name, value in options.items():
-        if not minimum <= value < math.inf:
-            raise ValueError(f"{name} must be finite and at least {minimum}, not {value}")
+        if not minimum <= value <= MAX_OPTION:
+            raise ValueError(f"{name} must be at least {minimum} and at most {MAX_OPTION:g}, not {value}")

@@ -4,6 +4,7 @@ Progress goes to stderr, results to stdout. Nothing here decides anything: `engi
 """
 
 from collections import abc
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -28,6 +29,7 @@ from engine.sim.suite import REFERENCE, Bench, Options, Scenario
 from engine.sim.traffic.reshape import Shape
 from engine.sim.traffic.row import NANOS_PER_S
 from engine.sim.traffic.source import TrafficSource, open_traffic
+from engine.sim.traffic.text_lines import text_lines
 from engine.sim.traffic.trace import Trace
 
 EXIT_DIFFERENT = 1
@@ -163,14 +165,10 @@ def replay(
     """Tell a decision log to a new scheduler: the same calls must give the same plans. Exit code 1 if they do not."""
     with output.told_in_one_line("replay"):
         try:
-            with log.open(encoding="utf-8") as file:
-                report = replay_log(file)
-        except UnicodeDecodeError as error:
-            raise ScenarioError(f"{log} is no decision log: it is not text") from error
+            with closing(text_lines(log)) as lines:
+                report = replay_log(lines)
         except ReplayError as error:
             raise ScenarioError(f"{log}:{error.line_number}: {error.problem}") from error
-        except OSError as error:
-            raise ScenarioError(f"{log} cannot be read: {error.strerror}") from error
     typer.echo(f"{report.num_equal:,} of {report.num_plans:,} plans are identical")
     if report.difference is not None:
         typer.echo(_difference_text(log, report.difference), err=True)
@@ -199,17 +197,20 @@ def validate(
     json: flags.JsonFile = None,
 ) -> None:
     """Serve the same traffic live, with the model in this process, and simulated; print both and the error."""
-    from engine.commands.simulation import validation
-
     with output.told_in_one_line("validate"):
         options.check_numbers(options.LOADS, load=load)
         options.check_numbers(options.SEEDS, seed=seed)
         shape = Shape(max_requests=max_requests, length_divisor=length_divisor)
         source = TrafficSource(tuple(trace or ()), tuple(generate or ()), tenants, shape, seed)
         traffic = open_traffic(source, options.traces_folder(traces))
-        size = validation.LiveSize(model, max_num_seqs, max_num_batched_tokens, num_device_blocks, num_host_blocks)
         policies = tuple(parse_policy(text) for text in policy or ("fair", "fcfs"))
-        plan = validation.Plan(policies, parse_policy(preemption_policy), costs or None, load, repeat)
+        victims = parse_policy(preemption_policy)
+        options.check_policies(policies, victims)
+        _check_validation(traffic, model, costs)
+        from engine.commands.simulation import validation  # brings in the model's libraries, which takes seconds
+
+        size = validation.LiveSize(model, max_num_seqs, max_num_batched_tokens, num_device_blocks, num_host_blocks)
+        plan = validation.Plan(policies, victims, costs or None, load, repeat)
         comparisons = validation.validate(traffic, size, plan)
         if str(json) != "-":
             stdout = output.table_console()
@@ -217,6 +218,16 @@ def validate(
             for line in validation.verdict_lines(comparisons):
                 stdout.print(line, markup=False, highlight=False)
         output.write_json(json, validation.comparisons_to_json(comparisons))
+
+
+def _check_validation(traffic: Trace, model: Path | None, costs: str) -> None:
+    """Raises SimulationError for what would be found out only when the model is loaded."""
+    if costs:
+        load_cost_line(costs)
+    if model is not None and not model.exists():
+        raise ScenarioError(f"--model {model}: there is no such file or folder")
+    if not sum(1 for _ in traffic):
+        raise ScenarioError("the traffic is empty")
 
 
 def _policies(names: list[str] | None, decision_log: Path | None) -> list[PolicyChoice]:

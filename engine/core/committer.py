@@ -66,6 +66,7 @@ class Committer:
                 elif seq.hold_reason is not None:
                     self._lifecycle.pause(seq, seq.hold_reason, now)
             num_outputs[flow] = num_outputs.get(flow, 0) + seq.num_tokens - num_tokens
+        step.forget_planned()  # charging takes its place: a rank that is taken meanwhile counts neither twice
         self._charge(num_outputs, tallies, step)
         for end in ends:
             self._lifecycle.finish(end.seq, end.reason, now, end.error)

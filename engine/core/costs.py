@@ -1,5 +1,5 @@
 """What a step and a copy take, in nanoseconds: one linear model for pacing, for choosing swap or recompute, and for
-the simulator. Pure arithmetic; the numbers are measured elsewhere and come in as a `Calibrated` event.
+the simulator. Pure arithmetic; the numbers are measured elsewhere and come in by `Scheduler.calibrate`.
 """
 
 from dataclasses import dataclass

@@ -30,7 +30,10 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """What one tenant has and what it was served since it was first seen. Written by Lifecycle and Committer."""
+    """What one tenant has, and what it was served since it was first seen.
+
+    Written by Lifecycle, Preemptions and Committer.
+    """
 
     id: TenantId
     path: Path
@@ -61,7 +64,7 @@ class Flow:
     num_satisfied  of them, those that got all that they could use in the plan being made
     is_flagged     after the last plan some sequence could have used more tokens or memory (rule R7 of docs/fairness.md)
 
-    Written by Lifecycle, Step and Demands.
+    Written by Lifecycle, BlockManager, Step and Demands.
     """
 
     account: Account
@@ -125,9 +128,8 @@ class Flows:
 
     def update_weights(self, updates: abc.Iterable[tuple[Path, float, int]]) -> None:
         """Path, weight and revision of nodes; older revisions and unknown nodes change nothing."""
-        for path, weight, revision in updates:
-            if path in self._weights:
-                self._set_weight(path, weight, revision)
+        changed = [update[0] for update in updates if update[0] in self._weights and self._set_weight(*update)]
+        self._reweigh(set(changed))
 
     def update_classes(self, classes: abc.Iterable[PriorityClass], revision: int) -> None:
         """Settings of classes; unknown ones change nothing."""
@@ -154,26 +156,33 @@ class Flows:
 
     def _learn_weights(self, path: tuple[PathNode, ...], revision: int) -> None:
         ids: Path = ()
+        changed = set()
         for node in path:
             ids = (*ids, node.id)
-            self._set_weight(ids, node.weight, revision)
+            if self._set_weight(ids, node.weight, revision):
+                changed.add(ids)
+        self._reweigh(changed)
 
-    def _set_weight(self, path: Path, weight: float, revision: int) -> None:
+    def _set_weight(self, path: Path, weight: float, revision: int) -> bool:
+        """True if the node has another weight than it had; then the flows below it are to be weighed anew."""
         known = self._weights.get(path)
         if known is not None and (revision < known[1] or known == (weight, revision)):
-            return
+            return False
         self._weights[path] = (weight, revision)
         if known is not None and known[0] == weight:
-            return  # only its revision has risen
+            return False  # only its revision has risen
         for name in self._classes:
             node = self._nodes.get((name, *path))
             if node is not None:
                 node.weight = weight
-        if known is not None:
-            for flow in self.all():
-                if flow.account.path[: len(path)] == path:
-                    flow.weight = _weight(flow.nodes)
-                    self._reweighted[flow] = None
+        return known is not None
+
+    def _reweigh(self, changed: set[Path]) -> None:
+        """The flows below the nodes in `changed` have their new weights: all flows are looked at, once."""
+        for flow in self.all() if changed else ():
+            if any(path in changed for path in _prefixes(flow.account.path)):
+                flow.weight = _weight(flow.nodes)
+                self._reweighted[flow] = None
 
     def _learn_class(self, priority_class: PriorityClass, revision: int) -> PriorityClass:
         known = self._classes.get(priority_class.name)

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import math
 from collections import abc
+from dataclasses import replace
 
 from engine.core.arrival_order import ArrivalOrder
 from engine.core.errors import PolicyTakeoverError
@@ -24,8 +25,8 @@ from engine.core.policy import (
 from engine.core.sequence import Sequence
 from engine.core.types import Nanos
 
-# KeyboardInterrupt stays out: where the scheduler runs in the main thread it is the user's.
-CAUGHT = (Exception, SystemExit, GeneratorExit)
+CAUGHT = (BaseException,)  # but for KeyboardInterrupt, which is raised again: in a main thread it is the user's
+SILENT = (Exception, SystemExit, GeneratorExit)
 MAX_RANKS = 32  # numbers of a key or a standing; nobody needs as many, and an endless iterator has more
 
 
@@ -36,7 +37,7 @@ class GuardedPolicy:
         self.policy = policy
         self.fault: str | None = None
         self.waiting: dict[int, SequenceView] = {}
-        self._checked_terms = Terms()  # they are frozen: those of the last plan need not be checked again
+        self._given = self._terms = Terms()  # what the policy gave last, and what was made of it
         self._snapshots: dict[type, bytes] = {}  # of policies that were replaced, the last one last
 
     def replace(self, policy: SchedulingPolicy, now: Nanos) -> None:
@@ -45,10 +46,10 @@ class GuardedPolicy:
         Raises PolicyTakeoverError if it fails at that; the old policy stays, as if nothing had been asked.
         """
         self._snapshots.pop(type(self.policy), None)
-        with contextlib.suppress(*CAUGHT):  # one that cannot tell its counters may still be replaced
+        with contextlib.suppress(*SILENT):  # one that cannot tell its counters may still be replaced
             self._snapshots[type(self.policy)] = bytes(self.policy.snapshot())
         for snapshot in reversed(self._snapshots.values()):
-            with contextlib.suppress(*CAUGHT):  # counters of another kind, or no counters at all
+            with contextlib.suppress(*SILENT):  # counters of another kind, or no counters at all
                 policy.restore(snapshot)
                 break
         try:
@@ -75,10 +76,9 @@ class GuardedPolicy:
     def begin(self, start: PlanStart) -> Terms:
         try:
             terms = self.policy.begin(start)
-            if terms is not self._checked_terms:
-                _check_terms(terms)
-                self._checked_terms = terms
-            return terms
+            if terms is not self._given:  # they are frozen: those of the last plan need not be looked at again
+                self._terms, self._given = self._safe(terms), terms
+            return self._terms
         except CAUGHT as error:
             self.fail(error)
             return Terms()
@@ -133,12 +133,50 @@ class GuardedPolicy:
         except CAUGHT as error:
             self.fail(error)
 
+    def leap(
+        self,
+        leap: abc.Callable[[abc.Sequence[Service], abc.Sequence[Nanos]], int],
+        services: abc.Sequence[Service],
+        times: abc.Sequence[Nanos],
+    ) -> int:
+        """For how many of `times` the policy, whose method `leap` is, was charged."""
+        try:
+            num_steps = leap(services, times)
+            if type(num_steps) is not int or not 0 <= num_steps <= len(times):
+                raise ValueError(f"leap answered {num_steps!r} where {len(times)} steps were offered")
+            return num_steps
+        except CAUGHT as error:
+            self.fail(error)
+            return 0
+
     def standing(self, flow: FlowView) -> tuple[float, ...]:
         try:
             return _ranks(self.policy.standing(flow))
         except CAUGHT as error:
             self.fail(error)
             return ()
+
+    def _safe(self, terms: Terms) -> Terms:
+        """The terms in types that run no code of the policy, but for a share that is checked each time."""
+        _check_terms(terms)
+        if type(terms.yielding) not in (set, frozenset):
+            terms = replace(terms, yielding=frozenset(terms.yielding))
+        if terms.share is None:
+            return terms
+        policy, share = self.policy, terms.share
+
+        def checked_share(flow: FlowView) -> float:
+            try:
+                part = float(share(flow))
+                if not 0 < part < math.inf:
+                    raise ValueError(f"the share of {flow.tenant_id} must be finite and above 0, not {part}")
+                return part
+            except CAUGHT as error:
+                if self.policy is policy:
+                    self.fail(error)
+                return math.prod(node.weight for node in flow.nodes)
+
+        return replace(terms, share=checked_share)
 
     def fail(self, error: BaseException) -> None:
         """The order of arrival takes over."""
@@ -201,12 +239,16 @@ def _check_terms(terms: Terms) -> None:
         raise TypeError(f"begin must return Terms, not {type(terms).__name__}")
     order, share = terms.class_order, terms.share
     is_order = order is None or (isinstance(order, tuple) and all(isinstance(name, str) for name in order))
-    if not (isinstance(terms.yielding, abc.Set) and is_order and (share is None or callable(share))):
+    flags = (terms.lends, terms.paces_prefill, terms.protects_yielding, terms.concedes_by_share)
+    are_flags = all(isinstance(flag, bool) for flag in flags)
+    if not (isinstance(terms.yielding, abc.Set) and is_order and are_flags and (share is None or callable(share))):
         raise TypeError(f"begin returned {type(terms).__name__} with a field of another type")
 
 
 def _fault(policy: object, error: BaseException) -> str:
-    """Whose fault it was, and what happened, in one line."""
+    """Whose fault it was, and what happened, in one line. Raises a KeyboardInterrupt again: it is nobody's fault."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
     try:
         text = str(error)
     except CAUGHT:

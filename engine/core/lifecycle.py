@@ -182,7 +182,7 @@ class Lifecycle:
             return
         is_queued = seq.hold_reason is None and seq.status in (SequenceStatus.WAITING, SequenceStatus.SWAPPED)
         if is_queued:
-            self.policy.on_leave(seq, LeaveReason.HELD, now)
+            self.policy.on_leave(seq, LeaveReason.WITHDRAWN, now)
         wants = seq.wants
         self._want(seq, wants=False)
         num_blocks, has_row = len(seq.block_table.device), seq.status is SequenceStatus.RUNNING
@@ -266,10 +266,10 @@ class Lifecycle:
     def _hold(self, seq: Sequence, reason: PauseReason, now: Nanos) -> None:
         self._want(seq, wants=False)
         if seq.status is SequenceStatus.WAITING:
-            self.policy.on_leave(seq, LeaveReason.HELD, now)
+            self.policy.on_leave(seq, LeaveReason.WITHDRAWN, now)
             self.set_status(seq, SequenceStatus.PAUSED)
         elif seq.status is SequenceStatus.SWAPPED:
-            self.policy.on_leave(seq, LeaveReason.HELD, now)
+            self.policy.on_leave(seq, LeaveReason.WITHDRAWN, now)
         elif seq.status is SequenceStatus.PAUSED:
             by_arrival.remove(self.paused, seq)
             self.leave_row(seq)

@@ -49,7 +49,7 @@ class Planner:
         """The next step. It grants nothing only if no sequence may get tokens or a copy is under way.
 
         A plan that comes to nothing is made again, as protections and claims end with time counted in plans; if that
-        does not help, the last rule of this module does.
+        does not help, rule 4 of this module does.
         """
         for _ in range(self._config.min_resident_steps + 2):
             step = self._fill(now)

@@ -129,11 +129,13 @@ class LeaveReason(Enum):
     """Why a sequence waits no longer. FINISHED comes once for every sequence, also for one that was not waiting.
 
     ADMITTED: it gets device blocks, from now on if it is new or recomputed, or by a copy if it was swapped out.
+    WITHDRAWN: its output is not granted or its reader is blocked, or it is about to wait in another place, because its
+    class has changed or what it had kept on the device was dropped.
     """
 
     ADMITTED = "admitted"
     FINISHED = "finished"
-    HELD = "held"
+    WITHDRAWN = "withdrawn"
 
 
 class Service(NamedTuple):
@@ -227,7 +229,7 @@ class SchedulingPolicy(Protocol):
 
     def concede(self, victim: SequenceView, claimant: SequenceView) -> Concession:
         """What `victim`, which is resident, gives up for `claimant`, a head that found no row or too few blocks. Held
-        sequences give way without being asked about. O(1)."""
+        sequences give way without being asked about, and for a row only some residents are asked about. O(1)."""
 
     def charge(self, service: Service) -> None:
         """A step was committed. Once per flow and step, in a fixed order. O(log n)."""
@@ -254,7 +256,7 @@ class PreemptionPolicy(Protocol):
     ) -> abc.Iterator[SequenceView]:
         """Yield sequences of `resident` in the order in which they may lose blocks to `claimant`.
 
-        The core offers only those that may be preempted now, asks until it has enough, and moves or drops their
-        blocks as it finds cheaper. An empty iterator is a veto: the claimant waits. `claimant` itself may be offered
-        and yielded; it then loses its own blocks. O(resident log resident).
+        The core offers only those that may be preempted now, takes as many as it needs of those that it is given, and
+        moves or drops their blocks as it finds cheaper. An empty iterator is a veto: the claimant waits. `claimant`
+        itself may be offered and yielded; it then loses its own blocks. O(resident log resident).
         """

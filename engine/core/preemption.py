@@ -103,7 +103,7 @@ class Preemptions:
     def _leave(self, victim: Sequence, reason: PauseReason, mode: PreemptionMode, now: Nanos) -> None:
         lifecycle = self._lifecycle
         if victim.status is SequenceStatus.SWAPPED and victim.hold_reason is None:
-            lifecycle.policy.on_leave(victim, LeaveReason.HELD, now)
+            lifecycle.policy.on_leave(victim, LeaveReason.WITHDRAWN, now)
         if victim.status is not SequenceStatus.SWAPPED:  # what gives up the rest was preempted already
             victim.num_preemptions += 1
             victim.flow.account.num_preemptions += 1

@@ -27,7 +27,7 @@ from engine.core.policy import PreemptionPolicy, SchedulingPolicy
 from engine.core.sequence import Sequence
 from engine.core.stats import SchedulerStats
 from engine.core.step import Step
-from engine.core.types import CopyId, FinishReason, Nanos, PriorityClass, Request
+from engine.core.types import CopyId, FinishReason, Nanos, PriorityClass, Request, check_weight
 
 
 class Scheduler:
@@ -166,18 +166,18 @@ class Scheduler:
         if seq is not None:
             self.lifecycle.set_class(seq, priority_class, now)
 
-    def update_nodes(self, updates: abc.Iterable[tuple[Path, float, int]]) -> None:
+    def update_nodes(self, updates: abc.Iterable[tuple[Path, float, int]], now: Nanos) -> None:
         """Path of ids, weight and policy revision of nodes: govern queued and running work from the next plan on.
 
-        Older revisions than the one known change nothing. Raises ValueError where a weight is not finite and above 0.
+        Older revisions than the one known change nothing. Raises ValueError, and nothing has changed, for a weight that
+        `check_weight` refuses.
         """
         updates = tuple(updates)
         for path, weight, _ in updates:
-            if not 0 < weight < float("inf"):
-                raise ValueError(f"the weight of {'/'.join(path)} must be finite and above 0, not {weight}")
+            check_weight("/".join(path), weight)
         self.lifecycle.flows.update_weights(updates)
 
-    def update_classes(self, classes: abc.Iterable[PriorityClass], revision: int) -> None:
+    def update_classes(self, classes: abc.Iterable[PriorityClass], revision: int, now: Nanos) -> None:
         """Settings of classes, likewise."""
         self.lifecycle.flows.update_classes(classes, revision)
 
@@ -189,12 +189,13 @@ class Scheduler:
         """`policy`, which is new, orders queued and running work from the next plan on.
 
         It takes over the newest counters that it understands, of the last policy or, where that one did not count, of
-        one before it; if there are none it begins without.
+        one before it; if there are none it begins without. Raises PolicyTakeoverError, and the old one stays, if it
+        fails to take over what waits.
         """
         self._scheduling.replace(policy, now)
         self.lifecycle.demands.touch_all(self.lifecycle.flows.all())
 
-    def set_preemption_policy(self, policy: PreemptionPolicy) -> None:
+    def set_preemption_policy(self, policy: PreemptionPolicy, now: Nanos) -> None:
         """`policy` ranks victims from the next plan on."""
         self._preemption.replace(policy)
 

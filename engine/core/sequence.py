@@ -1,4 +1,4 @@
-"""The state of one sequence: the only mutable thing that the scheduler's parts share.
+"""The state of one sequence, which all parts of the scheduler share.
 
 `Sequence` is the field's word; the abstract base class of that name is imported as `collections.abc`.
 """
@@ -34,7 +34,7 @@ class BlockTable:
 
 @dataclass(slots=True)
 class Timeline:
-    """When a sequence got how far. Written by Lifecycle and Scheduler.
+    """When a sequence got how far. Written by Lifecycle, Scheduler and Committer.
 
     A sequence is *suspended* from a preemption or pause until it is computed again.
     """
@@ -74,7 +74,7 @@ class Timeline:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One sequence. Written by Lifecycle, Planner and Scheduler; policies see a `SequenceView`.
+    """One sequence. Written by the parts of the scheduler; policies see a `SequenceView`.
 
     num_tokens            known tokens: the prompt and the output so far
     max_num_tokens        that the sequence can ever have

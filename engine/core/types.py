@@ -1,6 +1,5 @@
 """Identities, requests and the words for what happens to them. Everything here is frozen."""
 
-import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, NewType
@@ -80,16 +79,24 @@ class PreemptionMode(Enum):
     RECOMPUTE = "recompute"
 
 
+MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6  # products and sums of such weights, and what is divided by them, stay finite
+
+
+def check_weight(node: str, weight: float) -> None:
+    """Raises ValueError, naming the node, unless `weight` is in [MIN_WEIGHT, MAX_WEIGHT]."""
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        raise ValueError(f"the weight of {node} must be from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}, not {weight}")
+
+
 @dataclass(frozen=True, slots=True)
 class PathNode:
-    """A node of the tenancy tree. `weight` is its share against its siblings; ValueError unless finite and above 0."""
+    """A node of the tenancy tree. `weight` is its share against its siblings; see `check_weight`."""
 
     id: str
     weight: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.weight < math.inf:
-            raise ValueError(f"the weight of {self.id} must be finite and above 0, not {self.weight}")
+        check_weight(self.id, self.weight)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 Raises InvalidFieldError with the wire's field name, and RequestTooLargeError; no message ever holds the prompt.
 """
 
-import math
 from collections import abc
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,6 +13,8 @@ from engine.core.errors import RequestTooLargeError
 from engine.core.events import Admitted, Finished, Preempted, Resumed, TokensEmitted
 from engine.core.plan import TokenLogprobs
 from engine.core.types import (
+    MAX_WEIGHT,
+    MIN_WEIGHT,
     FinishReason,
     Nanos,
     PathNode,
@@ -209,7 +210,8 @@ def _path(nodes: abc.Sequence[pb.WeightedNode]) -> tuple[PathNode, ...]:
         # The path joined by "/" is the tenant's identity.
         is_id = 0 < len(node.id) <= MAX_ID_CHARACTERS and "/" not in node.id
         _check("path.id", is_id, "must have 1 to 128 characters and no slash")
-        _check("path.weight", node.weight > 0 and math.isfinite(node.weight), "must be above 0")
+        is_weight = MIN_WEIGHT <= node.weight <= MAX_WEIGHT
+        _check("path.weight", is_weight, f"must be from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
     return tuple(PathNode(node.id, node.weight) for node in nodes)
 
 

@@ -3,13 +3,12 @@
 Everything is checked here, before the engine thread sees it. Raises InvalidFieldError with the wire's field name.
 """
 
-import math
 from collections import abc
 from dataclasses import dataclass
 from typing import TypeVar
 
 from engine.core.policy import PreemptionPolicy, SchedulingPolicy
-from engine.core.types import PriorityClass
+from engine.core.types import MAX_WEIGHT, MIN_WEIGHT, PriorityClass
 from engine.decision_log import PolicyChoice
 from engine.errors import InvalidFieldError
 from engine.plugins import (
@@ -70,8 +69,8 @@ def node_updates_from_pb(request: pb.UpdateNodesRequest) -> list[NodeUpdate]:
     for index, node in enumerate(request.nodes):
         if not node.path or not all(0 < len(part) <= MAX_ID_CHARACTERS and "/" not in part for part in node.path):
             raise InvalidFieldError(f"nodes[{index}].path", "must be ids of 1 to 128 characters without a slash")
-        if not 0 < node.weight < math.inf:
-            raise InvalidFieldError(f"nodes[{index}].weight", "must be finite and above 0")
+        if not MIN_WEIGHT <= node.weight <= MAX_WEIGHT:
+            raise InvalidFieldError(f"nodes[{index}].weight", f"must be from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
     return [(tuple(node.path), node.weight, node.revision) for node in request.nodes]
 
 

@@ -3,19 +3,19 @@
 from dataclasses import replace
 from math import ceil
 
-from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.types import Nanos
 from engine.decision_log import PolicyChoice
 from engine.sim.run import Setup, simulate
 from engine.sim.samples import Samples
 from engine.sim.traffic.row import NANOS_PER_S, Arrival
+from engine.sim.work import work_of
 
 CONCURRENCY = 16
 NUM_ROUNDS = 8  # requests that each of the 16 places serves; the first and the last round are not measured
 
 
 def capacity(setup: Setup, num_prompt_tokens: int, num_output_tokens: int) -> float:
-    """C of one engine in cost units (a prompt token 1, an output token 2) per second, with requests of these lengths.
+    """C of one engine in cost units per second, with requests of these lengths.
 
     As many as the pool holds at once, if that is fewer than 16.
     """
@@ -37,10 +37,5 @@ def capacity(setup: Setup, num_prompt_tokens: int, num_output_tokens: int) -> fl
     served = samples.served["calibration/all"]
     work = served.until(Nanos(until)) - served.until(Nanos(since))
     if until <= since:  # the whole run is one round
-        return (
-            (PREFILL_COST * num_prompt_tokens + OUTPUT_COST * num_output_tokens)
-            * len(arrivals)
-            * NANOS_PER_S
-            / ends[-1]
-        )
+        return work_of(num_prompt_tokens, num_output_tokens) * len(arrivals) * NANOS_PER_S / ends[-1]
     return work * NANOS_PER_S / (until - since)

@@ -4,7 +4,6 @@ Whole picoseconds inside, so that the time of many steps is the sum of their tim
 added up. The scheduler itself gets the same line as `Prices`.
 """
 
-import json
 import math
 from collections import abc
 from dataclasses import asdict, dataclass, fields, replace
@@ -13,9 +12,11 @@ from pathlib import Path
 from engine.core.costs import Prices, StepCosts
 from engine.core.plan import CopyDirection, StepPlan
 from engine.sim.errors import CostLineError
+from engine.sim.json_text import read_json
 
 PS_PER_NS = 1000
 MS = 1e6
+MAX_COEFFICIENT_NS = 1e15  # eleven days; times that are sums of such numbers are found out as they get too large
 COPY_FIELDS = ("copy_out_block_ns", "copy_in_block_ns", "copy_launch_ns")
 
 
@@ -26,7 +27,7 @@ class CostLine:
     decode_base_ns   of a step with at least one decode, beside the base of every step
     admission_ns     of each sequence that takes a row
 
-    Raises CostLineError where a coefficient is negative or not finite.
+    Raises CostLineError where a coefficient is negative or above MAX_COEFFICIENT_NS.
     """
 
     name: str
@@ -38,6 +39,8 @@ class CostLine:
         for field, value in self.coefficients().items():
             if not 0 <= value < math.inf:
                 raise CostLineError(f"{self.name}: {field} must be finite and at least 0, not {value}")
+            if value > MAX_COEFFICIENT_NS:
+                raise CostLineError(f"{self.name}: {field} must be at most {MAX_COEFFICIENT_NS:g} ns, not {value:g}")
 
     def coefficients(self) -> dict[str, float]:
         """Every number of the line by name, in nanoseconds."""
@@ -100,35 +103,48 @@ class StepTimes:
 
 
 def load_cost_line(name: str) -> CostLine:
-    """The line of that name, or of the JSON file at that path. Raises CostLineError."""
+    """The line of that name, or of the JSON file at that path. Raises CostLineError, naming the file."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     path = Path(name)
     try:
-        content = json.loads(path.read_text())
+        content = read_json(path)
     except OSError as error:
         known = ", ".join(BUILT_IN)
         raise CostLineError(f"there is no cost line {name}, and no such file; built in are: {known}") from error
     except ValueError as error:
-        raise CostLineError(f"{name} is not JSON: {error}") from error
+        raise CostLineError(f"{name}: {error}") from error
     if not isinstance(content, dict) or not isinstance(content.get("coefficients"), dict):
-        raise CostLineError(f"{name} has no object `coefficients`")
-    return from_coefficients(str(content.get("name", path.stem)), content["coefficients"])
+        raise CostLineError(f"{name}: it has no object `coefficients`")
+    title = content.get("name", path.stem)
+    if not isinstance(title, str) or not title.isprintable():
+        raise CostLineError(f"{name}: the line's name must be text of one line, not {title!r}")
+    try:
+        return from_coefficients(title, content["coefficients"])
+    except CostLineError as error:
+        raise CostLineError(f"{name}: {error}") from error
 
 
 def from_coefficients(name: str, values: abc.Mapping[str, object]) -> CostLine:
     """The inverse of `coefficients`; what is left out is 0. Raises CostLineError where one is unknown or no number."""
     known = _ZERO.coefficients()
-    for field, value in values.items():
+    for field in values:
         if field not in known:
             raise CostLineError(f"{name}: there is no coefficient {field}; known are: {', '.join(known)}")
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise CostLineError(f"{name}: {field} must be a number, not {value!r}")
-    numbers = {**known, **{field: float(value) for field, value in values.items()}}  # type: ignore[arg-type]  # checked
+    numbers = {**known, **{field: _ns(name, field, value) for field, value in values.items()}}
     step = StepCosts(**{field.name: numbers.pop(field.name) for field in fields(StepCosts)})
     own = {field: numbers.pop(field) for field in ("decode_base_ns", "admission_ns")}
     out_ns, in_ns, launch_ns = (numbers[field] for field in COPY_FIELDS)
     return CostLine(name, Prices(step, out_ns, in_ns, launch_ns), **own)
+
+
+def _ns(name: str, field: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CostLineError(f"{name}: {field} must be a number, not {value!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise CostLineError(f"{name}: {field} is too large") from None
 
 
 def _ps(ns: float) -> int:

@@ -17,9 +17,12 @@ from engine.core.plan import CopyDirection, StepOutput, StepPlan
 from engine.core.types import CopyId, FinishReason, Nanos, Request
 from engine.decision_log import Driven
 from engine.sim.cost_lines import CostLine, StepTimes
+from engine.sim.errors import ScenarioError
+from engine.sim.traffic.row import MAX_SPAN_S, NANOS_PER_S
 
 TOKEN = (0,)  # what every row samples
 LOST = "the engine is gone"
+LATEST = Nanos(2 * MAX_SPAN_S * NANOS_PER_S)  # traffic ends after half of it; sums of later times would leave 64 bits
 
 
 class Listener(Protocol):
@@ -75,8 +78,13 @@ class SimulatedEngine:
         return events, pending
 
     def run_until(self, horizon: Nanos | None) -> None:
-        """Everything that happens before `horizon` has happened; None is until nothing more can happen."""
+        """Everything that happens before `horizon` has happened; None is until nothing more can happen.
+
+        Raises ScenarioError where that is so long that something is wrong with the costs or the traffic.
+        """
         while self.next_at is not None and (horizon is None or self.next_at < horizon):
+            if self.next_at > LATEST:
+                raise ScenarioError("serving this traffic takes more than twenty years: are the costs in nanoseconds?")
             if self._leap is None or not self._take_leap(self._leap, self.next_at, horizon):
                 self._turn(self.next_at)
 
@@ -152,13 +160,12 @@ class SimulatedEngine:
             return False
         num_decodes = len(plan.rows)
         num_keys = sum(plan.starts) + num_decodes
-        limit, expiry = horizon, self.scheduler.next_expiry()
-        if limit is None or (expiry is not None and expiry < limit):
-            limit = expiry
+        limits = (horizon, self.scheduler.next_expiry(), LATEST)
+        limit = min([moment for moment in limits if moment is not None])
         ends: list[Nanos] = []  # of the steps that are committed; the next one begins there
         decode_step_ns = self._times.decode_step_ns
         for _ in range(num_steps):
-            if limit is not None and ends_at >= limit:
+            if ends_at >= limit:
                 break
             ends.append(ends_at)
             num_keys += num_decodes

@@ -3,13 +3,13 @@
 from collections import abc
 from typing import Protocol
 
-from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.events import Admitted, Event, Finished, Preempted, Resumed, TokensEmitted, Usage
 from engine.core.plan import CopyDirection
 from engine.core.policy import Service
 from engine.core.types import FinishReason, Nanos, PauseReason, PreemptionMode, Request
 from engine.sim.service_meter import ServiceMeter
 from engine.sim.traffic.row import Arrival
+from engine.sim.work import work_of
 
 
 class Records(Protocol):
@@ -134,7 +134,7 @@ class Observer:
 
     def _tell_service(self, service: Service, now: Nanos, since: Nanos | None) -> None:
         prefill, output = service.num_prefill_tokens, service.num_output_tokens
-        borrowed = PREFILL_COST * prefill + OUTPUT_COST * output if service.is_borrowed else 0.0
+        borrowed = work_of(prefill, output) if service.is_borrowed else 0.0
         self._recorder.on_tokens(service.flow.tenant_id, prefill, output, borrowed, now, since)
 
 

@@ -20,6 +20,7 @@ from engine.sim.run import Setup, simulate
 from engine.sim.samples import Samples, percentile
 from engine.sim.traffic.formats import open_trace
 from engine.sim.traffic.row import NANOS_PER_S, Traffic
+from engine.sim.work import work_of
 
 TRACE_FILE = "vtc_arena.csv.gz"
 RESULTS_FILE = "vtc_arena_published_results.csv.gz"
@@ -121,7 +122,7 @@ def light_tenants(rows: abc.Iterable[PublishedRow]) -> frozenset[str]:
     """Tenants with less than `LIGHT_SHARE` of all work."""
     work: dict[str, float] = {}
     for row in rows:
-        work[row.tenant] = work.get(row.tenant, 0.0) + row.prompt + 2 * row.output
+        work[row.tenant] = work.get(row.tenant, 0.0) + work_of(row.prompt, row.output)
     total = sum(work.values())
     return frozenset(tenant for tenant, units in work.items() if units < LIGHT_SHARE * total)
 

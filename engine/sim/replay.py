@@ -4,7 +4,6 @@ Tokens are made up, as the log has none: each is 0, and 1 where the log says tha
 differs is reported, not raised; lines that make no sense raise ReplayError with their number.
 """
 
-import json
 from collections import abc
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -16,10 +15,12 @@ from engine.core.plan import StepOutput, StepPlan
 from engine.core.scheduler import Scheduler
 from engine.core.types import CopyId, FinishReason, Nanos, PathNode, PriorityClass, Request
 from engine.decision_log import VERSION, Json, plan_digest
-from engine.plugins import load_preemption_policy, load_scheduling_policy
+from engine.plugins import PolicyError, load_preemption_policy, load_scheduling_policy
 from engine.sim.errors import ReplayError
 from engine.sim.limits import LARGEST_SETTINGS
+from engine.sim.log_lines import check_header, check_line, parse_line
 
+START = Nanos(0)
 TOKEN = 0
 STOP_TOKEN = 1
 
@@ -48,7 +49,7 @@ class ReplayReport:
 
 
 def replay(lines: abc.Iterable[str]) -> ReplayReport:
-    """Compare plan by plan, up to the first that differs. Raises ReplayError, and PolicyError for unknown policies."""
+    """Compare plan by plan, up to the first that differs. Raises ReplayError."""
     numbered = enumerate(lines, start=1)
     scheduler = _scheduler(next(numbered, (1, ""))[1])
     replayer = _Replayer(scheduler)
@@ -63,6 +64,7 @@ def _scheduler(text: str) -> Scheduler:
     if header.get("version") != VERSION:
         raise ReplayError(1, f"version is {header.get('version')!r}, this program reads {VERSION}")
     try:
+        check_header(header)
         config = dict(header["config"])
         for name, largest in LARGEST_SETTINGS.items():
             if not 0 <= config[name] <= largest:
@@ -75,43 +77,62 @@ def _scheduler(text: str) -> Scheduler:
             load_scheduling_policy(scheduling["name"], scheduling["options"]),
             load_preemption_policy(preemption["name"], preemption["options"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ReplayError(1, f"the header cannot be used: {error!r}") from error
+    except KeyError as error:
+        raise ReplayError(1, f"the header cannot be used: {error} is missing") from error
+    except (TypeError, ValueError, PolicyError) as error:
+        raise ReplayError(1, f"the header cannot be used: {error}") from error
 
 
 def _parse(number: int, text: str) -> Json:
     try:
-        line = json.loads(text)
+        return parse_line(text)
     except ValueError as error:
-        raise ReplayError(number, f"is not JSON: {error}") from error
-    if not isinstance(line, dict):
-        raise ReplayError(number, "is not an object")
-    return line
+        raise ReplayError(number, str(error)) from error
 
 
 @dataclass(slots=True)
 class _Replayer:
-    """One scheduler on its way through a log. `plan` is the open one."""
+    """One scheduler on its way through a log. `plan` is the open one, `now` the time of the last line."""
 
     scheduler: Scheduler
     plan: StepPlan | None = None
+    now: Nanos = START
     report: ReplayReport = field(default_factory=ReplayReport)
 
     def take(self, number: int, text: str) -> bool:
         """The line's call has been made. False if it was a plan, and a different one."""
         line = _parse(number, text)
         try:
+            check_line(line)
             now = Nanos(line["t"])
+            if now < self.now:
+                raise ValueError(f"the time goes back from {self.now} to {now}")
+            self.now = now
             if line["e"] == "plan":
                 return self._compare(number, line, now)
-            _CALLS[line["e"]](self, line, now)
+            self._call(line, now)
         except KeyError as error:
             raise ReplayError(number, f"{error} is missing or unknown") from error
-        except (TypeError, ValueError, AttributeError, IndexError, OverflowError, SchedulerError) as error:
+        except (TypeError, ValueError, AttributeError, IndexError, OverflowError, SchedulerError, PolicyError) as error:
             raise ReplayError(number, str(error)) from error
         return True
 
+    def _call(self, line: Json, now: Nanos) -> None:
+        """The line's call ended as the log says: it returned, or raised the same error."""
+        method, expected = line["e"], line.get("raised")
+        call = _CALLS[method]
+        try:
+            call(self, line, now)
+        except Exception as error:
+            if type(error).__name__ != expected:
+                raise
+            return
+        if expected is not None:
+            raise ValueError(f"{method} raised {expected} when it was recorded, and does not now")
+
     def _compare(self, number: int, line: Json, now: Nanos) -> bool:
+        if self.plan is not None:
+            raise ValueError(f"plans again although step {self.plan.step_id} was not committed")
         plan = self.plan = self.scheduler.plan(now)
         self.report.num_plans += 1
         digest = None if plan is None else plan_digest(plan)
@@ -177,7 +198,7 @@ def _set_scheduling_policy(replayer: _Replayer, line: Json, now: Nanos) -> None:
 
 
 def _set_preemption_policy(replayer: _Replayer, line: Json, now: Nanos) -> None:
-    replayer.scheduler.set_preemption_policy(load_preemption_policy(line["name"], line["options"]))
+    replayer.scheduler.set_preemption_policy(load_preemption_policy(line["name"], line["options"]), now)
 
 
 def _fail_all(replayer: _Replayer, line: Json, now: Nanos) -> None:
@@ -199,9 +220,9 @@ _CALLS: dict[str, abc.Callable[[_Replayer, Json, Nanos], object]] = {
     "set_scheduling_policy": _set_scheduling_policy,
     "set_preemption_policy": _set_preemption_policy,
     "update_nodes": lambda r, line, now: r.scheduler.update_nodes(
-        [(tuple(path), weight, revision) for path, weight, revision in line["nodes"]]
+        [(tuple(path), weight, revision) for path, weight, revision in line["nodes"]], now
     ),
     "update_classes": lambda r, line, now: r.scheduler.update_classes(
-        [PriorityClass(**each) for each in line["classes"]], line["revision"]
+        [PriorityClass(**each) for each in line["classes"]], line["revision"], now
     ),
 }

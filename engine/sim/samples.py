@@ -8,11 +8,11 @@ from bisect import bisect_right
 from collections import abc
 from dataclasses import dataclass, field
 
-from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.events import Usage
 from engine.core.plan import CopyDirection
 from engine.core.types import FinishReason, PauseReason, PreemptionMode
 from engine.sim.traffic.row import NANOS_PER_S, Arrival
+from engine.sim.work import work_of
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class Samples:
         served = self.served.get(tenant)
         if served is None:
             served = self.served[tenant] = Served()
-        served.add(now, PREFILL_COST * prefill + OUTPUT_COST * output)
+        served.add(now, work_of(prefill, output))
 
     def on_preempted(self, request_id: str, mode: PreemptionMode, reason: PauseReason, now: int) -> None:
         sample = self.by_id[request_id]

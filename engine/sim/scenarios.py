@@ -14,6 +14,7 @@ from engine.sim.suite import FCFS, Bench, Check, Judged, Result, Scenario, isola
 from engine.sim.traffic.generate import generate, parse_generator
 from engine.sim.traffic.row import NANOS_PER_S
 from engine.sim.traffic.trace import Trace
+from engine.sim.work import work_of
 
 WARM_UP_S = 60.0
 END_S = 240.0
@@ -88,14 +89,15 @@ def weights(bench: Bench, policy: PolicyChoice) -> Judged:
 def request_counts(bench: Bench, policy: PolicyChoice) -> Judged:
     """Two tenants of as many requests, 32/16 and 256/96, 2.5 C together: a round robin starves the first."""
     warm_up, end = bench.seconds(WARM_UP_S), bench.seconds(END_S)
-    small = 2.5 * 64 / (64 + 448)
+    each = work_of(32, 16), work_of(256, 96)
+    small = 2.5 * each[0] / sum(each)
     traffic = merged(
         bench.poisson("small", small, 32, 16, seconds=end, seed=1),
         bench.poisson("large", 2.5 - small, 256, 96, seconds=end, seed=2),
     )
     result = bench.run(bench.setup(policy), traffic, end)
     asked = sum(
-        sample.arrival.num_prompt_tokens + 2 * sample.arrival.num_output_tokens
+        work_of(sample.arrival.num_prompt_tokens, sample.arrival.num_output_tokens)
         for sample in result.samples.of("suite/small", since_s=warm_up)
     ) / (end - warm_up)
     served = [result.work_per_s(name, since_s=warm_up) for name in ("suite/small", "suite/large")]

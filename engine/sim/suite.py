@@ -1,7 +1,7 @@
 """The scenarios S1-S12, as far as they can be simulated: the same traffic under several policies, and its pass lines.
 
-A scenario knows its traffic and what it promises; a `Bench` runs it, always against `fcfs` and, where a promise is made
-against them, against the light tenant alone or an engine that reserves whole requests.
+A scenario knows its traffic and what it promises; a `Bench` runs it and, where a promise compares with them, the same
+traffic under `fcfs`, the light tenant alone, or an engine that reserves whole requests.
 """
 
 from collections import abc
@@ -22,6 +22,7 @@ from engine.sim.traffic.generate import generate, parse_generator
 from engine.sim.traffic.reshape import merge_traces
 from engine.sim.traffic.row import NANOS_PER_S, Arrival
 from engine.sim.traffic.trace import Trace
+from engine.sim.work import work_of
 from engine.sim.world import Outage
 
 # The reference engine of the scenarios' model: 16 rows, 256 tokens a step, 8,192 tokens of KV, as much on the host.
@@ -42,7 +43,7 @@ UNCHANGED: abc.Mapping[str, Any] = MappingProxyType({})  # settings of any type,
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise: `value` of what `name` says, against `line`. None where the policy was not told to keep it."""
+    """One promise: `value` of what `name` says is at most `line`, or at least, if not `is_upper`. NaN is a miss."""
 
     name: str
     value: float
@@ -124,7 +125,7 @@ class Bench:
 
     def rate(self, share: float, prompt: int, output: int) -> float:
         """Requests per second of these lengths that ask for `share` of C."""
-        return share * self.work_per_s / (prompt + 2 * output)
+        return share * self.work_per_s / work_of(prompt, output)
 
     def poisson(self, tenant: str, share: float, prompt: int, output: int, **words: object) -> Trace:
         """Traffic of one tenant at `share` of C, lengths uniform within a quarter; `words` are the generator's."""

@@ -17,7 +17,7 @@ SMALL_PART = 0.5  # of its share of the pool, up to which a flow counts as one t
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """Written by Tree.
+    """Written by Tree, and by Leaps for steps that repeat.
 
     view         weight and planned tokens; None for a root
     served_at    number of the last plan that served it, for ties

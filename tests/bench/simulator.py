@@ -102,7 +102,7 @@ def azure(folder: Path, policy: str, load: float, tenants: str, num_requests: in
     offered = load_of(trace)
     lengths = (offered.num_prompt_tokens // offered.num_requests, offered.num_output_tokens // offered.num_requests)
     work_per_s = capacity(setup, *lengths)
-    stretch = stretch_for_load(offered, load, work_per_s, (1.0, 2.0))
+    stretch = stretch_for_load(offered, load, work_per_s)
     return reshape(trace, Shape(time_stretch=stretch)), setup, work_per_s
 
 

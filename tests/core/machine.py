@@ -154,12 +154,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     def update_nodes(self, tenant: str, weight: float, is_team: bool) -> None:
         self.revision += 1
         path = (f"org-{tenant}", tenant) if is_team else (f"org-{tenant}",)
-        self.driver.scheduler.update_nodes([(path, weight, self.revision)])
+        self.driver.scheduler.update_nodes([(path, weight, self.revision)], self.driver.now)
 
     @rule(rank=st.integers(-2, 6), min_share=st.sampled_from([0.0, 0.5]), preemptible=st.booleans())
     def update_classes(self, rank: int, min_share: float, preemptible: bool) -> None:
         self.revision += 1
-        self.driver.scheduler.update_classes([PriorityClass("batch", rank, min_share, preemptible)], self.revision)
+        classes = [PriorityClass("batch", rank, min_share, preemptible)]
+        self.driver.scheduler.update_classes(classes, self.revision, self.driver.now)
 
     @rule(prices=PRICES)
     def calibrate(self, prices: Prices) -> None:
@@ -171,7 +172,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(PREEMPTION))
     def set_preemption_policy(self, name: str) -> None:
-        self.driver.scheduler.set_preemption_policy(make_victims(name))
+        self.driver.scheduler.set_preemption_policy(make_victims(name), self.driver.now)
 
     def in_steps(self, num_steps: int | None) -> Nanos | None:
         return None if num_steps is None else Nanos(self.driver.now + num_steps * STEP_NS)

@@ -130,3 +130,17 @@ def test_a_request_that_makes_no_sense_cannot_be_built(fields, message):
 def test_a_request_needs_a_path():
     with pytest.raises(ValueError, match="path"):
         Request("g", (), (1,), 1, Nanos(0))
+
+
+def test_what_is_charged_counts_as_planned_no_more():
+    policy = load_scheduling_policy("fcfs", {})
+    planned: list[int] = []
+    policy.charge = lambda service: planned.extend(node.num_planned_prefill_tokens for node in service.flow.nodes)
+    driver = Driver(make_scheduler(policy))
+    driver.add(make_request(prompt=4))
+    plan = driver.plan()
+
+    (flow,) = driver.scheduler.lifecycle.flows.all()
+    assert [node.num_planned_prefill_tokens for node in flow.nodes] == [4, 4]
+    driver.commit(plan)
+    assert planned == [0, 0]

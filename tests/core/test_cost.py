@@ -100,3 +100,14 @@ def test_choosing_who_is_next_does_not_look_at_all_who_wait(scheduling: str):
     policy = scheduler.lifecycle.policy
 
     assert count_calls(lambda: policy.select([])) < 60
+
+
+def test_many_new_weights_look_at_each_flow_once():
+    def calls(num_teams: int) -> int:
+        scheduler = make_scheduler()
+        for number in range(num_teams):
+            scheduler.add(make_request(tenant=f"t{number}"), NOW)
+        updates = [((f"org-t{number}",), 2.0, 1) for number in range(num_teams)]
+        return count_calls(lambda: scheduler.update_nodes(updates, NOW))
+
+    assert calls(800) <= 9 * calls(100)

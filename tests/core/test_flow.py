@@ -108,14 +108,14 @@ class TestUpdates:
 
     def test_a_weight_governs_queued_and_running_work(self):
         driver = self.driver()
-        driver.scheduler.update_nodes([(("org-a",), 5.0, 4), (("org-a", "a"), 7.0, 4)])
+        driver.scheduler.update_nodes([(("org-a",), 5.0, 4), (("org-a", "a"), 7.0, 4)], driver.now)
 
         assert self.weights(driver) == {(5.0, 7.0)}
         assert [node.weight for node in driver.scheduler.stats().tenants[0].path] == [5.0, 7.0]
 
     def test_an_older_revision_changes_nothing(self):
         driver = self.driver()
-        driver.scheduler.update_nodes([(("org-a", "a"), 7.0, 2)])
+        driver.scheduler.update_nodes([(("org-a", "a"), 7.0, 2)], driver.now)
         driver.add(make_request(weight=9.0, policy_revision=1))
 
         assert self.weights(driver) == {(1.0, 2.0)}
@@ -123,13 +123,13 @@ class TestUpdates:
     def test_a_weight_holds_in_each_class(self):
         driver = self.driver()
         driver.add(make_request(prompt=4, weight=2.0, policy_revision=3, priority_class=PriorityClass("batch", 9)))
-        driver.scheduler.update_nodes([(("org-a", "a"), 7.0, 4)])
+        driver.scheduler.update_nodes([(("org-a", "a"), 7.0, 4)], driver.now)
 
         assert self.weights(driver) == {(1.0, 7.0)}
 
     def test_unknown_nodes_are_passed_over(self):
         driver = self.driver()
-        driver.scheduler.update_nodes([(("org-z",), 7.0, 4)])
+        driver.scheduler.update_nodes([(("org-z",), 7.0, 4)], driver.now)
 
         assert self.weights(driver) == {(1.0, 2.0)}
 
@@ -137,13 +137,13 @@ class TestUpdates:
     def test_a_weight_that_makes_no_sense_is_refused_with_all_others(self, weight: float):
         driver = self.driver()
         with pytest.raises(ValueError, match="org-a/a"):
-            driver.scheduler.update_nodes([(("org-a",), 5.0, 4), (("org-a", "a"), weight, 4)])
+            driver.scheduler.update_nodes([(("org-a",), 5.0, 4), (("org-a", "a"), weight, 4)], driver.now)
 
         assert self.weights(driver) == {(1.0, 2.0)}
 
     def test_settings_of_a_class_govern_queued_and_running_work(self):
         driver = self.driver()
-        driver.scheduler.update_classes([PriorityClass("default", 7, 0.25), PriorityClass("unknown", 1)], 4)
+        driver.scheduler.update_classes([PriorityClass("default", 7, 0.25), PriorityClass("unknown", 1)], 4, driver.now)
         driver.add(make_request("older", policy_revision=3))
 
         seqs = driver.scheduler.lifecycle.by_generation.values()

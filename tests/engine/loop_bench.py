@@ -91,14 +91,14 @@ class ScriptedScheduler:
     def set_scheduling_policy(self, policy, now):
         self.told.append(("set_scheduling_policy", policy, now))
 
-    def set_preemption_policy(self, policy):
-        self.told.append(("set_preemption_policy", policy))
+    def set_preemption_policy(self, policy, now):
+        self.told.append(("set_preemption_policy", policy, now))
 
-    def update_nodes(self, nodes):
-        self.told.append(("update_nodes", nodes))
+    def update_nodes(self, nodes, now):
+        self.told.append(("update_nodes", nodes, now))
 
-    def update_classes(self, classes, revision):
-        self.told.append(("update_classes", classes, revision))
+    def update_classes(self, classes, revision, now):
+        self.told.append(("update_classes", classes, revision, now))
 
 
 class Bench:

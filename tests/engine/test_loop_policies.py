@@ -39,8 +39,8 @@ def turn(loop):
     ("command", "told"),
     [
         ((LENIENT, None), [("set_scheduling_policy", LENIENT, 1_000)]),
-        ((None, EAGER), [("set_preemption_policy", EAGER)]),
-        ((STRICT, EAGER), [("set_scheduling_policy", STRICT, 1_000), ("set_preemption_policy", EAGER)]),
+        ((None, EAGER), [("set_preemption_policy", EAGER, 1_000)]),
+        ((STRICT, EAGER), [("set_scheduling_policy", STRICT, 1_000), ("set_preemption_policy", EAGER, 1_000)]),
     ],
 )
 def test_policies_that_go_together_are_in_force_before_the_next_plan(command, told):
@@ -99,7 +99,7 @@ def test_weights_and_classes_reach_the_scheduler():
     loop.submit(UpdateNodes(nodes))
     loop.submit(UpdateClasses(classes, 8))
     turn(loop)
-    assert scheduler.told == [("update_nodes", nodes), ("update_classes", classes, 8)]
+    assert scheduler.told == [("update_nodes", nodes, 1_000), ("update_classes", classes, 8, 1_000)]
 
 
 def test_policy_that_was_replaced_is_logged_once():

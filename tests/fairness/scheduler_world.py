@@ -132,7 +132,7 @@ class SchedulerWorld:
     def set_weight(self, key: Key, weight: float) -> None:
         # A node's weight is the same in every class.
         self.weights |= {each: weight for each in self.weights if each[1:] == key[1:]} | {key: weight}
-        self.scheduler.update_nodes([(key[1:], weight, NEVER_EARLIER)])
+        self.scheduler.update_nodes([(key[1:], weight, NEVER_EARLIER)], self.now)
 
     def plan(self) -> list[Planned]:
         """One or more plans: those that came to nothing were made again."""

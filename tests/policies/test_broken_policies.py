@@ -4,7 +4,9 @@ import random
 
 import pytest
 
-from engine.core.types import FinishReason
+from engine.core.policy import Terms
+from engine.core.types import MAX_WEIGHT, MIN_WEIGHT, FinishReason, PathNode
+from engine.plugins import PolicyError, load_scheduling_policy
 from policies.fcfs import Fcfs
 from policies.latest_arrival import LatestArrival
 from tests.builders import Driver, make_request, make_scheduler
@@ -55,6 +57,34 @@ class SelectsNobody(Fcfs):
 class HasNoOrder(Fcfs):
     def key(self, seq):
         return (float("nan"),)
+
+
+class Upset(BaseException):
+    """No Exception."""
+
+
+class Rigged(frozenset):
+    """A set that runs code of the policy."""
+
+    def __contains__(self, flow):
+        raise RuntimeError("my bug")
+
+    __len__ = __contains__
+
+
+def raise_error(_):
+    raise RuntimeError("my bug")
+
+
+class Promises(Fcfs):
+    """Hands out the plan on terms of its own."""
+
+    def __init__(self, **terms) -> None:
+        super().__init__()
+        self.terms = terms
+
+    def begin(self, start):
+        return Terms(**self.terms)
 
 
 class NamesStrangers(LatestArrival):
@@ -124,3 +154,69 @@ def test_keys_without_an_order_stop_nobody():
 
 def test_a_scheduling_policy_that_selects_nobody_for_ever_is_replaced_and_named():
     assert "SelectsNobody" in serve(SelectsNobody(), LatestArrival()).scheduler.policy_fault
+
+
+@pytest.mark.parametrize(
+    "share",
+    [raise_error, *(lambda _, part=part: part for part in (0.0, -1.0, float("nan"), float("inf"), None, "much"))],
+    ids=["raises", "zero", "negative", "nan", "infinite", "none", "text"],
+)
+def test_a_share_that_is_none_is_never_used_and_names_its_policy(share):
+    assert "Promises" in serve(Promises(share=share), LatestArrival()).scheduler.policy_fault
+
+
+@pytest.mark.parametrize("terms", [{"lends": 1}, {"paces_prefill": None}, {"concedes_by_share": "no"}])
+def test_terms_of_another_type_replace_the_policy(terms: dict[str, object]):
+    assert "Promises" in serve(Promises(**terms), LatestArrival()).scheduler.policy_fault
+
+
+def test_a_set_of_the_policys_own_runs_none_of_its_code():
+    assert serve(Promises(yielding=Rigged()), LatestArrival()).scheduler.policy_fault is None
+
+
+def test_a_policy_cannot_end_the_engine_with_an_exception_of_its_own_kind():
+    class Ends(Fcfs):
+        def charge(self, service):
+            raise Upset
+
+    assert "Upset" in serve(Ends(), LatestArrival()).scheduler.policy_fault
+
+
+def test_an_interrupt_of_the_user_is_not_the_policys_fault():
+    class Interrupted(Fcfs):
+        def charge(self, service):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        serve(Interrupted(), LatestArrival())
+
+
+@pytest.mark.parametrize("policy", ["fair", "vtc", "drr", "priority"])
+@pytest.mark.parametrize("weights", [(MIN_WEIGHT, MAX_WEIGHT), (MIN_WEIGHT, MIN_WEIGHT), (MAX_WEIGHT, MAX_WEIGHT)])
+def test_weights_at_the_ends_of_their_range_stop_nobody(policy: str, weights: tuple[float, float]):
+    driver = Driver(make_scheduler(policy, "over_served", **LIMITS))
+    requests = [make_request(tenant="ab"[index % 2], weight=weights[index % 2], prompt=9) for index in range(8)]
+    driver.add(*requests)
+    driver.run()
+
+    assert driver.scheduler.policy_fault is None
+    assert all(driver.finished(request.generation_id).reason is FinishReason.LENGTH for request in requests)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, MIN_WEIGHT / 2, MAX_WEIGHT * 2, float("nan"), float("inf"), 1e-310])
+def test_weights_out_of_their_range_are_refused(weight: float):
+    driver = Driver(make_scheduler("fair", "over_served"))
+    driver.add(make_request(tenant="a"))
+
+    with pytest.raises(ValueError, match="weight of t"):
+        PathNode("t", weight)
+    with pytest.raises(ValueError, match="weight of org-a"):
+        driver.scheduler.update_nodes([(("org-a",), 2.0, 1), (("org-a",), weight, 2)], driver.now)
+    (tenant,) = driver.scheduler.stats().tenants
+    assert [node.weight for node in tenant.path] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("option", ["prefill_cost", "output_cost", "theta", "slack"])
+def test_options_that_would_overflow_are_refused(option: str):
+    with pytest.raises(PolicyError, match=option):
+        load_scheduling_policy("fair", {option: "1e308"})

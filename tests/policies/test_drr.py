@@ -234,7 +234,7 @@ def test_two_tenants_that_wait_differ_by_no_more_than_the_bound():
     assert 0 < largest <= 2 * (40 + QUANTUM)
 
 
-@pytest.mark.parametrize("reason", [LeaveReason.HELD, LeaveReason.FINISHED])
+@pytest.mark.parametrize("reason", [LeaveReason.WITHDRAWN, LeaveReason.FINISHED])
 def test_a_tenant_whose_only_request_left_is_not_selected(reason: LeaveReason):
     policy = make_drr()
     (seq,) = arrive(policy, "a")

@@ -29,7 +29,7 @@ def test_a_lower_class_waits_until_the_higher_one_has_ended():
 
 def test_a_new_rank_governs_those_that_wait_from_the_next_plan_on():
     driver = crowded()
-    driver.scheduler.update_classes([PriorityClass("low", -5)], 1)
+    driver.scheduler.update_classes([PriorityClass("low", -5)], 1, driver.now)
 
     assert starts(driver)[1] == "low"
 
@@ -37,7 +37,7 @@ def test_a_new_rank_governs_those_that_wait_from_the_next_plan_on():
 def test_a_new_rank_governs_who_gives_way():
     driver = crowded()
     seqs = driver.scheduler.lifecycle.by_generation
-    driver.scheduler.update_classes([PriorityClass("low", -5)], 1)
+    driver.scheduler.update_classes([PriorityClass("low", -5)], 1, driver.now)
     policy = driver.scheduler.lifecycle.policy
 
     assert policy.concede(seqs["running"], seqs["low"]) is Concession.ANYTHING

@@ -195,6 +195,17 @@ class TestConcession:
 
         assert desk.policy.concede(holder, entrant) is Concession.NOTHING
 
+    @pytest.mark.parametrize(("num_held", "num_needed"), [(13, 3), (0, 32)])
+    def test_an_entrant_takes_up_to_the_last_block_of_its_right(self, num_held: int, num_needed: int):
+        desk = Desk()
+        a, b = siblings(desk, 1, 1)
+        (holder,) = self.seqs(desk, a)
+        a.num_device_blocks = 33
+        b.num_device_blocks = num_held
+        entrant = desk.arrive(b, num_prompt_tokens=num_needed * CONFIG.block_size)
+
+        assert desk.policy.concede(holder, entrant) is Concession.SWAP
+
     def test_a_lower_class_gives_up_anything_unless_it_may_not_be_preempted(self):
         desk = Desk()
         pinned = PriorityClass("pinned", 9, preemptible=False)

@@ -45,7 +45,7 @@ def test_a_request_that_left_is_not_served():
     for seq in seqs:
         policy.on_arrive(seq, NOW)
     policy.on_leave(seqs[0], LeaveReason.FINISHED, NOW)
-    policy.on_leave(seqs[1], LeaveReason.HELD, NOW)
+    policy.on_leave(seqs[1], LeaveReason.WITHDRAWN, NOW)
 
     assert drain(policy) == [2]
 

@@ -33,23 +33,25 @@ def first_token_steps(scheduling: str) -> tuple[list[int], int]:
     return [(timing.queue_ns + timing.prefill_ns) // STEP_NS for timing in timings], len(driver.plans)
 
 
-def test_light_tenant_is_served_while_heavy_tenant_floods():
-    waits, num_steps = first_token_steps("vtc")
+@pytest.mark.parametrize("scheduling", ["fair", "vtc"])
+def test_light_tenant_is_served_while_heavy_tenant_floods(scheduling: str):
+    waits, num_steps = first_token_steps(scheduling)
 
     # It never waits longer than until the next of eight running requests of 32 tokens ends.
     assert max(waits) <= 32
     assert max(waits) < num_steps / 4
 
 
-def test_first_come_first_served_starves_the_light_tenant():
-    vtc, _ = first_token_steps("vtc")
+@pytest.mark.parametrize("scheduling", ["fair", "vtc"])
+def test_first_come_first_served_starves_the_light_tenant(scheduling: str):
+    isolated, _ = first_token_steps(scheduling)
     fcfs, num_steps = first_token_steps("fcfs")
 
     assert fcfs[0] > num_steps / 2
-    assert sum(fcfs) > 5 * sum(vtc)
+    assert sum(fcfs) > 5 * sum(isolated)
 
 
-@pytest.mark.parametrize("scheduling", ["fcfs", "vtc"])
+@pytest.mark.parametrize("scheduling", ["fair", "vtc"])
 def test_the_order_costs_no_steps(scheduling: str):
     _, num_steps = first_token_steps(scheduling)
     _, num_fcfs_steps = first_token_steps("fcfs")

@@ -55,6 +55,19 @@ def test_a_decision_log_replays(tmp_path: Path):
     assert "plans are identical" in result.output
 
 
+def test_a_decision_log_with_a_refused_row_replays(tmp_path: Path):
+    trace, log = tmp_path / "rows.jsonl", tmp_path / "decisions.jsonl"
+    rows = [{"timestamp": at, "input_length": 20, "output_length": length} for at, length in enumerate((8, 2000, 8))]
+    trace.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    ran = invoke("run", "--trace", str(trace), "--policy", "fair", "--decision-log", str(log), "--json", "-", *SMALL)
+    assert json.loads(ran.stdout)["runs"][0]["totals"]["num_refused"] == 1
+
+    result = invoke("replay", str(log))
+
+    assert result.exit_code == 0
+    assert "plans are identical" in result.output
+
+
 def test_a_log_that_does_not_replay_ends_with_code_1(tmp_path: Path):
     log = tmp_path / "decisions.jsonl"
     invoke("run", "--generate", TRAFFIC, "--policy", "vtc", "--decision-log", str(log), *SMALL)

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from engine.core.errors import DuplicateRequestError, PolicyTakeoverError, RequestTooLargeError
 from engine.core.scheduler import Scheduler
 from engine.core.types import FinishReason, Nanos, PriorityClass, SamplingParams
 from engine.decision_log import DecisionLog, LogHeader, PolicyChoice, RecordedScheduler
@@ -14,6 +15,7 @@ from engine.sim.replay import replay
 from engine.sim.samples import Samples
 from engine.sim.service_meter import meter
 from engine.sim.world import Replica, World
+from policies.fcfs import Fcfs
 from tests.builders import make_request
 from tests.fakes import ReferenceRunner
 from tests.sim.simulations import LINE, make_config, random_traffic
@@ -65,8 +67,8 @@ def test_every_command_is_replayed():
     scheduler.grant("g0", 3, Nanos(6))
     scheduler.set_class("g1", PriorityClass("gold", -1), Nanos(6))
     scheduler.set_reader_blocked("g2", blocked=True, now=Nanos(6))
-    scheduler.update_nodes([(("org-a", "a"), 3.0, 7)])
-    scheduler.update_classes([PriorityClass("gold", -2)], 8)
+    scheduler.update_nodes([(("org-a", "a"), 3.0, 7)], Nanos(7))
+    scheduler.update_classes([PriorityClass("gold", -2)], 8, Nanos(8))
     now = 10
     for step in range(60):
         plan = scheduler.plan(Nanos(now))
@@ -77,7 +79,7 @@ def test_every_command_is_replayed():
             scheduler.abort("g3", FinishReason.CANCELLED, Nanos(now + 6))
             scheduler.set_reader_blocked("g2", blocked=False, now=Nanos(now + 6))
             other = load_scheduling_policy("vtc", {})
-            scheduler.name_policy(other, PolicyChoice("vtc", {}))
+            scheduler.name_policies((other, PolicyChoice("vtc", {})))
             scheduler.set_scheduling_policy(other, Nanos(now + 6))
         now += 10
     lines = file.getvalue().splitlines()
@@ -86,6 +88,134 @@ def test_every_command_is_replayed():
     called = {json.loads(line).get("e") for line in lines[1:]}
     assert {"add", "abort", "grant", "set_class", "set_reader_blocked", "update_nodes", "update_classes"} <= called
     assert {"calibrate", "plan", "commit", "set_scheduling_policy"} <= called
+
+
+def run_steps(scheduler: RecordedScheduler, num_steps: int, since: int = 10, runner: ReferenceRunner | None = None):
+    """Plans and commits, until there is nothing to compute. Returns the runner."""
+    runner = runner or ReferenceRunner(scheduler.config.block_size)
+    for step in range(num_steps):
+        plan = scheduler.plan(Nanos(since + 10 * step))
+        if plan is None:
+            break
+        scheduler.commit(runner.execute(plan), Nanos(since + 10 * step + 5))
+    return runner
+
+
+def calls(file: io.StringIO, method: str) -> list[dict]:
+    lines = map(json.loads, file.getvalue().splitlines()[1:])
+    return [line for line in lines if line["e"] == method]
+
+
+def test_requests_that_were_refused_are_refused_again():
+    file = io.StringIO()
+    scheduler, _ = recorded(file, num_device_blocks=64)
+    scheduler.add(make_request("first"), Nanos(0))
+    with pytest.raises(DuplicateRequestError):
+        scheduler.add(make_request("first"), Nanos(1))
+    with pytest.raises(RequestTooLargeError):
+        scheduler.add(make_request("long", max_output_tokens=100_000), Nanos(2))
+    run_steps(scheduler, 9)
+
+    report = replay(file.getvalue().splitlines())
+
+    assert report.is_identical
+    assert report.num_plans > 3
+    assert [line.get("raised") for line in calls(file, "add")] == [
+        None,
+        "DuplicateRequestError",
+        "RequestTooLargeError",
+    ]
+
+
+class Unwilling(Fcfs):
+    """Fails when it is to take over from another policy."""
+
+    def on_arrive(self, seq, now):
+        raise RuntimeError("no")
+
+
+def test_a_policy_that_failed_to_take_over_fails_again(monkeypatch: pytest.MonkeyPatch):
+    file = io.StringIO()
+    scheduler, _ = recorded(file)
+    scheduler.add(make_request(), Nanos(0))
+    unwilling = Unwilling()
+    scheduler.name_policies((unwilling, PolicyChoice("unwilling", {"much": "1"})))
+    with pytest.raises(PolicyTakeoverError):
+        scheduler.set_scheduling_policy(unwilling, Nanos(1))
+    run_steps(scheduler, 9)
+
+    monkeypatch.setattr(
+        "engine.sim.replay.load_scheduling_policy",
+        lambda name, options: Unwilling() if name == "unwilling" else load_scheduling_policy(name, options),
+    )
+    report = replay(file.getvalue().splitlines())
+
+    assert report.is_identical
+    assert report.num_plans > 3
+    [switch] = calls(file, "set_scheduling_policy")
+    assert (switch["name"], switch["options"], switch["raised"]) == ("unwilling", {"much": "1"}, "PolicyTakeoverError")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"raised": "RequestTooLargeError"}, "add raised RequestTooLargeError when it was recorded, and does not now"),
+        ({"request": {"output": 100_000}}, "a single request can hold 256"),
+    ],
+)
+def test_a_call_that_ends_otherwise_than_it_did_is_named(change: dict, problem: str):
+    file = io.StringIO()
+    scheduler, _ = recorded(file)
+    scheduler.add(make_request(), Nanos(0))
+    header, line = file.getvalue().splitlines()
+    add = json.loads(line)
+    add["request"] |= change.pop("request", {})
+
+    with pytest.raises(ReplayError, match=f"line 2: .*{problem}"):
+        replay([header, json.dumps(add | change)])
+
+
+def test_the_stops_of_a_request_end_with_it():
+    file = io.StringIO()
+    scheduler, _ = recorded(file)
+    every = frozenset(range(97))  # whatever the runner makes ends the output
+    scheduler.add(make_request("again", stop_token_ids=every), Nanos(0))
+    runner = run_steps(scheduler, 9)
+    scheduler.add(make_request("again", max_output_tokens=3), Nanos(500))
+    run_steps(scheduler, 9, since=500, runner=runner)
+
+    assert [bool(line.get("ended")) for line in calls(file, "commit")] == [True, False, False, False]
+    assert replay(file.getvalue().splitlines()).is_identical
+
+
+def test_a_policy_is_called_by_the_name_that_was_given_last():
+    scheduler, _ = recorded(io.StringIO())
+    earlier, later = Fcfs(), Fcfs()
+    scheduler.name_policies((earlier, PolicyChoice("earlier", {})))
+    scheduler.name_policies((later, PolicyChoice("later", {})))
+
+    with pytest.raises(LookupError, match="Fcfs was not named"):
+        scheduler.set_scheduling_policy(earlier, Nanos(0))
+    scheduler.set_scheduling_policy(later, Nanos(0))
+
+
+def test_changes_of_records_and_policies_have_their_own_times():
+    file = io.StringIO()
+    scheduler, _ = recorded(file)
+    victims = load_preemption_policy("never", {})
+    scheduler.add(make_request(), Nanos(1))
+    scheduler.update_nodes([(("org-a", "a"), 3.0, 7)], Nanos(2))
+    scheduler.update_classes([PriorityClass("gold", -2)], 8, Nanos(3))
+    scheduler.name_policies((victims, PolicyChoice("never", {})))
+    scheduler.set_preemption_policy(victims, Nanos(4))
+
+    lines = map(json.loads, file.getvalue().splitlines()[1:])
+    assert [(line["e"], line["t"]) for line in lines] == [
+        ("add", 1),
+        ("update_nodes", 2),
+        ("update_classes", 3),
+        ("set_preemption_policy", 4),
+    ]
 
 
 def test_another_decision_is_found_at_its_line():

@@ -93,3 +93,26 @@ def test_a_policy_that_cannot_tell_is_stepped():
     simulation.run(random_traffic(1))
 
     assert simulation.num_leaps == 0
+
+
+class LeapsAstray(Fcfs):
+    """Answers what it was not asked."""
+
+    def __init__(self, answer: object) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def leap(self, services, times):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [10**9, -1, None, 1.5, True, RuntimeError("no idea")])
+def test_a_policy_whose_leap_fails_is_replaced(answer: object):
+    simulation = make_simulation(LeapsAstray(answer), leaps=True)
+
+    simulation.run(random_traffic(1))
+
+    assert simulation.scheduler.policy_fault is not None
+    assert not simulation.scheduler.has_unfinished

@@ -3,10 +3,12 @@
 import pytest
 
 from engine.sim.capacity import capacity
+from engine.sim.metrics import RecorderOptions
 from engine.sim.scenarios import SCENARIOS
 from engine.sim.scenarios_at_scale import SCENARIOS as AT_SCALE
 from engine.sim.suite import FCFS, Bench, Check, Options, isolation_line
-from engine.sim.traffic.reshape import load_of
+from engine.sim.traffic.reshape import Load, load_of
+from engine.sim.work import work_of
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def test_capacity_of_a_pool_that_holds_one_request(bench: Bench):
 def test_traffic_asks_for_its_part_of_the_capacity(bench: Bench):
     load = load_of(bench.poisson("a", 0.5, 128, 64, seconds=400))
 
-    assert load.work_per_s(1.0, 2.0) == pytest.approx(0.5 * bench.work_per_s, rel=0.1)
+    assert load.work_per_s == pytest.approx(0.5 * bench.work_per_s, rel=0.1)
 
 
 def test_a_promise_is_a_bound_from_above_or_from_below():
@@ -51,6 +53,20 @@ def test_each_scenario_runs_and_no_policy_fails_in_it(scenario, bench: Bench):
 
         assert verdict.checks
         assert not verdict.policy_faults
+
+
+def test_fcfs_misses_a_line_that_asks_for_more_than_fcfs(bench: Bench):
+    [tenants] = [scenario for scenario in AT_SCALE if scenario.name == "S10"]
+
+    [check] = tenants.verdict(bench, FCFS).checks
+
+    assert (check.value, check.line, check.passed) == (1.0, 0.5, False)
+
+
+def test_work_is_the_same_in_loads_rates_and_recorders(bench: Bench):
+    assert Load(1, 2.0, 3, 5).work_per_s == work_of(3, 5) / 2
+    assert RecorderOptions().work_of(3, 5) == work_of(3, 5)
+    assert bench.rate(0.5, 3, 5) == 0.5 * bench.work_per_s / work_of(3, 5)
 
 
 def test_a_flood_is_told_from_isolation(bench: Bench):

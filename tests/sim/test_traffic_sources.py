@@ -92,11 +92,11 @@ def test_shape_is_said_beside_the_result():
 
 def test_stretch_makes_the_offered_load_what_is_asked_for():
     trace = generate(parse_generator("rate=5,prompt=100,output=50,requests=2000"))
-    stretch = stretch_for_load(load_of(trace), 0.7, 3_000.0, (1.0, 2.0))
+    stretch = stretch_for_load(load_of(trace), 0.7, 3_000.0)
 
     stretched = load_of(reshape(trace, Shape(time_stretch=stretch)))
 
-    assert stretched.work_per_s(1.0, 2.0) == pytest.approx(0.7 * 3_000, rel=1e-3)
+    assert stretched.work_per_s == pytest.approx(0.7 * 3_000, rel=1e-3)
 
 
 def test_poisson_gaps_have_the_rate_and_vary_as_much_as_their_mean():

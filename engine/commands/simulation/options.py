@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.core.config import PreemptionChoice, SchedulerConfig
-from engine.core.costs import OUTPUT_COST, PREFILL_COST
-from engine.core.types import PriorityClass
+from engine.core.types import PriorityClass, check_weight
+from engine.decision_log import PolicyChoice
+from engine.plugins import load_preemption_policy, load_scheduling_policy
 from engine.sim.capacity import capacity
 from engine.sim.cost_lines import CostLine
 from engine.sim.errors import ScenarioError
+from engine.sim.json_text import is_text
 from engine.sim.limits import LARGEST_SETTINGS
 from engine.sim.requests import Tenancy
 from engine.sim.run import Setup
@@ -87,6 +89,10 @@ def parse_tenancy(weights: abc.Iterable[str], classes: abc.Iterable[str]) -> Ten
         weight = _number(text, value)
         if not path or not 0 < weight < float("inf"):
             raise ScenarioError(f"a weight is PATH=NUMBER, finite and above 0, not {text!r}")
+        try:
+            check_weight(path, weight)
+        except ValueError as error:
+            raise ScenarioError(str(error)) from None
         weight_by_path[path] = weight
     for text in classes:
         name, _, value = text.partition("=")
@@ -98,6 +104,13 @@ def parse_tenancy(weights: abc.Iterable[str], classes: abc.Iterable[str]) -> Ten
     return Tenancy(weight_by_path, class_by_name)
 
 
+def check_policies(scheduling: abc.Iterable[PolicyChoice], preemption: PolicyChoice) -> None:
+    """Each can be made. Raises PolicyError: before anything is loaded that takes long."""
+    for choice in scheduling:
+        load_scheduling_policy(choice.name, choice.options)
+    load_preemption_policy(preemption.name, preemption.options)
+
+
 def at_load(trace: Trace, share: float, setup: Setup) -> Trace:
     """The trace, stretched so that it asks for `share` of the capacity of all engines, which a note tells."""
     load = load_of(trace)
@@ -106,7 +119,7 @@ def at_load(trace: Trace, share: float, setup: Setup) -> Trace:
     totals = (load.num_prompt_tokens, load.num_output_tokens)
     lengths = [max(1, round(total / load.num_requests)) for total in totals]
     work_per_s = capacity(setup, lengths[0], lengths[1]) * setup.num_engines
-    stretch = stretch_for_load(load, share, work_per_s, (PREFILL_COST, OUTPUT_COST))
+    stretch = stretch_for_load(load, share, work_per_s)
     if load.span_s * stretch > MAX_SPAN_S:
         raise ScenarioError(f"at --load {share:g} the traffic would go on for more than ten years")
     note = (
@@ -149,6 +162,8 @@ def _rank(text: str, value: str) -> int:
 
 
 def _number(text: str, value: str) -> float:
+    if not is_text(text):
+        raise ScenarioError(f"{text!r} is not text")
     try:
         return float(value)
     except ValueError:

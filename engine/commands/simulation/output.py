@@ -36,7 +36,7 @@ def write_text(path: Path, text: str) -> None:
         typer.echo(text, nl=False)
         return
     try:
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ScenarioError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -17,6 +17,7 @@ from engine.commands.simulation.live import LiveEngine, LiveSize
 from engine.commands.simulation.options import at_load
 from engine.decision_log import PolicyChoice
 from engine.sim.cost_lines import load_cost_line
+from engine.sim.metrics.recorder import ENDED_BY_ITSELF
 from engine.sim.run import Setup, policy_label, simulate
 from engine.sim.samples import Samples, percentile
 from engine.sim.traffic.trace import Trace
@@ -123,7 +124,9 @@ def _ttfts(samples: Samples) -> list[float]:
 
 
 def _latencies(samples: Samples) -> list[float]:
-    return [latency for sample in samples.by_id.values() if (latency := sample.latency_s) is not None]
+    """Of requests that ended by themselves: how long a client waited that gave up says nothing about the engine."""
+    ended = [sample for sample in samples.by_id.values() if sample.reason in ENDED_BY_ITSELF]
+    return [latency for sample in ended if (latency := sample.latency_s) is not None]
 
 
 def comparison_table(comparisons: abc.Sequence[Comparison]) -> Table:

@@ -2,6 +2,7 @@
 
     book, views   a policy called as the scheduler calls it, beside a plain list of who waits
     queue_order   who is next
+    leaping       several steps at once
     life_cycle    every state, takeover, snapshots, memory
     victims       who gives way
     traffic       the real scheduler in tiny pools, on a runner that notices every corrupted block

@@ -106,6 +106,14 @@ class Book:
         for seq in [seq for seq in self.running if seq.num_output_tokens == seq.max_output_tokens]:
             self.finish(seq)
 
+    def pass_decodes(self, num_steps: int) -> None:
+        """So many steps, in which everyone that runs decoded and nobody came, ended or was admitted, were committed and
+        planned; the policy has been told."""
+        for seq in self.running:
+            seq.num_computed_tokens += num_steps
+            seq.num_output_tokens += num_steps
+        self.now = Nanos(self.now + num_steps * STEP_NS)
+
     def preempt(self, seq: PlainSequence, *, swap: bool = False) -> None:
         """A running sequence has lost its blocks, or has them on the host, and waits."""
         self._stop_running(seq)
@@ -118,7 +126,7 @@ class Book:
     def hold(self, seq: PlainSequence) -> None:
         """A waiting sequence is held."""
         self.waiting.remove(seq)
-        self.policy.on_leave(seq, LeaveReason.HELD, self.now)
+        self.policy.on_leave(seq, LeaveReason.WITHDRAWN, self.now)
         self.held.append(seq)
 
     def let_go(self, seq: PlainSequence) -> None:

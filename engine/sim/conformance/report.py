@@ -50,11 +50,13 @@ def run(name: str, rule: abc.Callable[[], None]) -> Check:
         rule()
     except ConformanceError as error:
         return Check(name, str(error))
-    except Exception as error:  # noqa: BLE001  # a stranger's code may raise anything; the report says what
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  # a stranger's code may raise anything; the report says what
         return Check(name, _describe(error))
     return Check(name, None)
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno}, in {frame.name})"

@@ -7,12 +7,13 @@ from engine.core.policy import PreemptionPolicy, SchedulingPolicy
 from engine.plugins import (
     PREEMPTION_GROUP,
     SCHEDULING_GROUP,
+    BrokenPolicyError,
     check_pair,
     installed,
     load_preemption_policy,
     load_scheduling_policy,
 )
-from engine.sim.conformance import life_cycle, queue_order, traffic, victims
+from engine.sim.conformance import leaping, life_cycle, queue_order, traffic, victims
 from engine.sim.conformance.report import Check, Report, run
 
 Rule = abc.Callable[[], None]
@@ -27,7 +28,7 @@ def check_policy(
 ) -> tuple[Report, ...]:
     """One report for each group that has a policy `name`. `on_check` hears of each check as it ends.
 
-    Raises PolicyError if there is none, or it cannot be loaded.
+    Raises PolicyError if there is none, or it has not these options.
     """
     reports = []
     if name in installed(SCHEDULING_GROUP):
@@ -42,9 +43,10 @@ def check_policy(
 def check_scheduling_policy(
     name: str, options: abc.Mapping[str, str] | None = None, on_check: OnCheck | None = None
 ) -> Report:
-    """The suite on a scheduling policy. Raises PolicyError if it cannot be loaded."""
+    """The suite on a scheduling policy. Raises PolicyError if there is none, or it has not these options."""
     make = partial(load_scheduling_policy, name, options or {})
-    make()
+    if broken := _broken(make, on_check):
+        return Report(name, "scheduling", broken)
 
     def pair() -> tuple[SchedulingPolicy, PreemptionPolicy]:
         return make(), load_preemption_policy(USUAL_VICTIMS, {})
@@ -56,9 +58,10 @@ def check_scheduling_policy(
 def check_preemption_policy(
     name: str, options: abc.Mapping[str, str] | None = None, on_check: OnCheck | None = None
 ) -> Report:
-    """The suite on a preemption policy. Raises PolicyError if it cannot be loaded."""
+    """The suite on a preemption policy. Raises PolicyError if there is none, or it has not these options."""
     make = partial(load_preemption_policy, name, options or {})
-    make()
+    if broken := _broken(make, on_check):
+        return Report(name, "preemption", broken)
 
     def pair() -> tuple[SchedulingPolicy, PreemptionPolicy]:
         policies = load_scheduling_policy(USUAL_ORDER, {}), make()
@@ -82,6 +85,8 @@ SCHEDULING_RULES: dict[str, abc.Callable[[queue_order.Make], None]] = {
     "a snapshot carries the order over": life_cycle.check_snapshots,
     "foreign snapshots are refused": life_cycle.check_foreign_snapshots,
     "it forgets who is gone": life_cycle.check_memory,
+    "a leap is over as many steps as were offered, or fewer": leaping.check_answers,
+    "a leap is so many single steps": leaping.check_steps,
 }
 PREEMPTION_RULES: dict[str, abc.Callable[[victims.Make], None]] = {
     "victims are offered, each once, always the same": victims.check_victims,
@@ -89,6 +94,18 @@ PREEMPTION_RULES: dict[str, abc.Callable[[victims.Make], None]] = {
     "no offer, no victim": victims.check_no_offer,
     "any standing will do": victims.check_odd_standings,
 }
+
+
+def _broken(make: abc.Callable[[], object], on_check: OnCheck | None) -> tuple[Check, ...]:
+    """The one check that fails where the policy cannot even be made."""
+    try:
+        make()
+    except BrokenPolicyError as error:
+        check = Check("it can be loaded", str(error))
+        if on_check is not None:
+            on_check(check)
+        return (check,)
+    return ()
 
 
 def _usual_pair() -> tuple[SchedulingPolicy, PreemptionPolicy]:

@@ -109,7 +109,7 @@ class Run:
         if self.switches and len(self.plans) % STEPS_PER_SWITCH == STEPS_PER_SWITCH - 1:
             scheduling, preemption = self.switches.pop(0)()
             self.scheduler.set_scheduling_policy(scheduling, self.now)
-            self.scheduler.set_preemption_policy(preemption)
+            self.scheduler.set_preemption_policy(preemption, self.now)
             self._check()
         plan = self.scheduler.plan(self.now)
         self._check()

@@ -4,12 +4,16 @@ from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 
+from engine.sim.metrics.samples import Samples
+
+OUT, IN = 0, 1  # owners in the table of copied blocks
+
 
 @dataclass(slots=True)
 class TenantAccount:
     """One tenant so far. `window_work` was served in [window_start, window_end) and is not in the table of windows
-    yet. `num_held` requests wait, or are paused although they have work; while there are any the
-    tenant is backlogged, since `backlogged_since`. Where there are none, `backlog_ended_at` is when the last went."""
+    yet. `num_denied` requests wait, or are paused for the sake of others; while there are any the tenant is
+    backlogged, since `backlogged_since`. Where there are none, `backlog_ended_at` is when the last went."""
 
     index: int
     path: str
@@ -25,7 +29,7 @@ class TenantAccount:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     longest_wait_ns: int = 0
-    num_held: int = 0
+    num_denied: int = 0
     window_start: int = 0
     window_end: int = 0
     window_work: float = 0.0
@@ -35,19 +39,30 @@ class TenantAccount:
 
 @dataclass(slots=True)
 class OpenRequest:
-    """One request between arrival and end. `held_since` is set while it waits or is paused, `gap_since` from a pause to
-    the first token after it."""
+    """One request between arrival and end. `denied_since` is set while it waits or is paused for the sake of others,
+    `gap_since` from a pause to the first token after it."""
 
     tenant: TenantAccount
     at_ns: int
     is_measured: bool
-    held_since: int | None
+    denied_since: int | None
     engine: int = 0
     is_admitted: bool = False
     first_token_ns: int | None = None
     gap_since: int | None = None
     longest_gap_ns: int = 0
     num_losses: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySamples:
+    """Durations in nanoseconds, owned by tenants: to the first token, between tokens on average, to the last token, and
+    the largest gap between two tokens."""
+
+    ttft: Samples = field(default_factory=Samples)
+    tpot: Samples = field(default_factory=Samples)
+    completion: Samples = field(default_factory=Samples)
+    max_itl: Samples = field(default_factory=Samples)
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ def gap_series(service: Cells, backlog: Backlog, level: Level, num_windows: int)
     num_nodes = len(level.weights)
     bounds = np.searchsorted(service.windows, np.arange(service.num_windows + 1))
     nodes = level.node_of_tenant[service.owners]
-    work, held = np.zeros(num_nodes), np.zeros(num_nodes, dtype=np.int64)
+    work, num_backlogs = np.zeros(num_nodes), np.zeros(num_nodes, dtype=np.int64)
     rows: list[tuple[int, float, float, float]] = []
     for end in range(service.num_windows):
         _accumulate(work, nodes, service.amounts, slice(bounds[end], bounds[end + 1]), 1.0)
@@ -69,8 +69,8 @@ def gap_series(service: Cells, backlog: Backlog, level: Level, num_windows: int)
         if first > 0:
             _accumulate(work, nodes, service.amounts, slice(bounds[first - 1], bounds[first]), -1.0)
         for node, change in changes.get(first, ()):
-            held[node] += change
-        if found := _largest_gap(work, np.flatnonzero(held > 0), level):
+            num_backlogs[node] += change
+        if found := _largest_gap(work, np.flatnonzero(num_backlogs > 0), level):
             rows.append(((end + 1) * service.window_ns, *found))
     columns = list(zip(*rows, strict=True)) if rows else [(), (), (), ()]
     return GapSeries(

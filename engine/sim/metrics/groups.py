@@ -6,10 +6,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from engine.sim.metrics.accounts import TenantAccount
+from engine.sim.metrics.accounts import LatencySamples, TenantAccount
 from engine.sim.metrics.options import RecorderOptions
 from engine.sim.metrics.outcome import Goodput, GroupOutcome, Latencies, Percentiles
-from engine.sim.metrics.samples import Distribution, Samples
+from engine.sim.metrics.samples import Distribution
 from engine.sim.traffic.row import NANOS_PER_S
 
 LIGHT_SHARE = 0.02  # of the requested work; Sheng et al.'s run has 14 of 27 such clients
@@ -24,7 +24,7 @@ class Groups:
     def __init__(
         self,
         accounts: abc.Sequence[TenantAccount],
-        latencies: tuple[Samples, Samples, Samples, Samples],
+        latencies: LatencySamples,
         share_ratios: npt.NDArray[np.float64],
         options: RecorderOptions,
     ) -> None:
@@ -45,7 +45,7 @@ class Groups:
 
     def ttft(self, members: abc.Iterable[TenantAccount]) -> Distribution:
         """Of those tenants together."""
-        return self._latencies[0].of(self._mask(members))
+        return self._latencies.ttft.of(self._mask(members))
 
     def outcomes(self) -> tuple[GroupOutcome, ...]:
         """Of each group that has members, everyone first."""
@@ -56,8 +56,7 @@ class Groups:
         return self._outcome(account.path, [account])
 
     def _work_of(self, members: abc.Iterable[TenantAccount]) -> float:
-        costs = self._options.prefill_cost, self._options.output_cost
-        return sum(account.num_prefill_tokens * costs[0] + account.num_output_tokens * costs[1] for account in members)
+        return sum(self._options.work_of(account.num_prefill_tokens, account.num_output_tokens) for account in members)
 
     def _mask(self, members: abc.Iterable[TenantAccount]) -> Mask:
         mask = np.zeros(len(self._accounts), dtype=bool)
@@ -84,13 +83,22 @@ class Groups:
             num_preemptions=sum(account.num_preemptions for account in members),
             share_ratio=float(ratios.min()) if len(ratios) else None,
             starvation_age_s=max(account.longest_wait_ns for account in members) / NANOS_PER_S,
-            latencies=Latencies(*(percentiles_of(samples.of(mask)) for samples in self._latencies)),
-            goodput=tuple(
-                Goodput(ttft, tpot, sum(account.num_goodput[place] for account in members) / num_requests)
-                for place, (ttft, tpot) in enumerate(self._options.goodput_limits_ms)
-            )
-            if num_requests
-            else (),
+            latencies=self._latencies_of(mask),
+            goodput=self._goodput_of(members, num_requests) if num_requests else (),
+        )
+
+    def _latencies_of(self, mask: Mask) -> Latencies:
+        return Latencies(
+            ttft=percentiles_of(self._latencies.ttft.of(mask)),
+            tpot=percentiles_of(self._latencies.tpot.of(mask)),
+            completion=percentiles_of(self._latencies.completion.of(mask)),
+            max_itl=percentiles_of(self._latencies.max_itl.of(mask)),
+        )
+
+    def _goodput_of(self, members: abc.Sequence[TenantAccount], num_requests: int) -> tuple[Goodput, ...]:
+        return tuple(
+            Goodput(ttft, tpot, sum(account.num_goodput[place] for account in members) / num_requests)
+            for place, (ttft, tpot) in enumerate(self._options.goodput_limits_ms)
         )
 
 

@@ -3,6 +3,7 @@
 from collections import abc
 from dataclasses import dataclass, field
 
+from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.sim.traffic.row import NANOS_PER_S
 
 
@@ -25,8 +26,8 @@ class RecorderOptions:
 
     label: str = ""
     weights: abc.Mapping[str, float] = field(default_factory=dict)
-    prefill_cost: float = 1.0
-    output_cost: float = 2.0
+    prefill_cost: float = PREFILL_COST
+    output_cost: float = OUTPUT_COST
     block_bytes: int = 0
     window_ns: int = NANOS_PER_S
     gap_window_ns: int = 30 * NANOS_PER_S
@@ -35,3 +36,7 @@ class RecorderOptions:
     goodput_limits_ms: tuple[tuple[int, int], ...] = ((500, 30), (2000, 100))
     max_listed_tenants: int = 30
     notes: tuple[str, ...] = ()
+
+    def work_of(self, num_prefill_tokens: float, num_output_tokens: float) -> float:
+        """Cost units of so many tokens."""
+        return self.prefill_cost * num_prefill_tokens + self.output_cost * num_output_tokens

@@ -48,7 +48,7 @@ class GroupOutcome:
     """One group of tenants, or one tenant.
 
     share_ratio  work served until the last arrival over the max-min share of it, the smallest of the group
-    starvation_age_s  the longest that a request waited or was held without progress
+    starvation_age_s  the longest that a request waited, or was paused for the sake of others
     """
 
     name: str

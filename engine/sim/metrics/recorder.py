@@ -9,7 +9,7 @@ from collections import defaultdict
 from engine.core.events import Usage
 from engine.core.plan import CopyDirection
 from engine.core.types import NANOS_PER_MS, FinishReason, PauseReason, PreemptionMode
-from engine.sim.metrics.accounts import BacklogLog, OpenRequest, RunCounts, TenantAccount
+from engine.sim.metrics.accounts import IN, OUT, BacklogLog, LatencySamples, OpenRequest, RunCounts, TenantAccount
 from engine.sim.metrics.options import RecorderOptions
 from engine.sim.metrics.outcome import Outcome
 from engine.sim.metrics.samples import Samples
@@ -20,8 +20,7 @@ from engine.sim.traffic.row import Arrival
 
 DEFAULT_OPTIONS = RecorderOptions()
 ENDED_BY_ITSELF = (FinishReason.STOP, FinishReason.LENGTH)
-HELD_BY_OTHERS = (PauseReason.FAIRNESS, PauseReason.KV_PRESSURE)
-OUT, IN = 0, 1  # owners of the table of copied blocks
+DENIED_FOR_OTHERS = (PauseReason.FAIRNESS, PauseReason.KV_PRESSURE)
 
 
 class Recorder:
@@ -37,7 +36,7 @@ class Recorder:
         self._counts = RunCounts()
         self._backlog = BacklogLog()
         self._served, self._requested, self._copied = (WindowTable(options.window_ns) for _ in range(3))
-        self._ttft, self._tpot, self._completion, self._max_itl, self._steps = (Samples() for _ in range(5))
+        self._latencies, self._steps = LatencySamples(), Samples()
         self._step_gaps: defaultdict[int, StepGaps] = defaultdict(StepGaps)
 
     def on_arrival(self, arrival: Arrival, request_id: str, now: int) -> None:
@@ -55,32 +54,32 @@ class Recorder:
             counts.last_arrival_ns = now
         request = OpenRequest(account, arrival.at_ns, arrival.at_ns >= self._options.warm_up_ns, now)
         self._open[request_id] = request
-        self._hold(account, now)
+        self._begin_denial(account, now)
 
     def on_refused(self, request_id: str, reason: str, now: int) -> None:
         """It was not accepted: the end of it."""
         request = self._open.pop(request_id)
         request.tenant.num_refused += 1
         self._counts.refused_by_reason[reason] += 1
-        self._release(request, now)
+        self._end_denial(request, now)
 
     def on_admitted(self, request_id: str, now: int, engine: int = 0) -> None:
         """Its first tokens were planned."""
         request = self._open[request_id]
         request.is_admitted = True
         request.engine = engine
-        self._release(request, now)
+        self._end_denial(request, now)
 
     def on_first_token(self, request_id: str, now: int) -> None:
         """It emitted its first token."""
         request = self._open[request_id]
         if not request.is_admitted:
             request.is_admitted = True
-            self._release(request, now)
+            self._end_denial(request, now)
         request.first_token_ns = now
         request.gap_since = None
         if request.is_measured:
-            self._ttft.add(request.tenant.index, now - request.at_ns)
+            self._latencies.ttft.add(request.tenant.index, now - request.at_ns)
 
     def on_token(self, request_id: str, now: int) -> None:
         """It emitted a token. Needed for the first one after each resumption only."""
@@ -119,14 +118,14 @@ class Recorder:
             counts.max_preemptions = max(counts.max_preemptions, request.num_losses)
         if request.first_token_ns is not None and request.gap_since is None:
             request.gap_since = now
-        if reason in HELD_BY_OTHERS and request.held_since is None:
-            request.held_since = now
-            self._hold(request.tenant, now)
+        if reason in DENIED_FOR_OTHERS and request.denied_since is None:
+            request.denied_since = now
+            self._begin_denial(request.tenant, now)
 
     def on_resumed(self, request_id: str, now: int) -> None:
         """It is computed again."""
         request = self._open[request_id]
-        self._release(request, now)
+        self._end_denial(request, now)
         if request.gap_since is not None:
             request.longest_gap_ns = max(request.longest_gap_ns, now - request.gap_since)
 
@@ -150,7 +149,7 @@ class Recorder:
         counts.last_finish_ns = max(counts.last_finish_ns, now)
         account.num_recomputed_tokens += usage.num_recomputed_tokens
         account.num_cached_tokens += usage.num_cached_prompt_tokens
-        self._release(request, now)
+        self._end_denial(request, now)
         if reason in ENDED_BY_ITSELF:
             account.num_finished += 1
             self._measure(request, usage.num_output_tokens, now)
@@ -161,8 +160,8 @@ class Recorder:
         num_unfinished = len(self._open)
         for request in list(self._open.values()):
             if request.is_measured and request.first_token_ns is None:
-                self._ttft.add(request.tenant.index, now - request.at_ns)
-            self._release(request, now)
+                self._latencies.ttft.add(request.tenant.index, now - request.at_ns)
+            self._end_denial(request, now)
         for account in self._accounts.values():
             self._close_backlog(account)
             self._served.add(account.window_start, account.index, account.window_work)
@@ -172,16 +171,16 @@ class Recorder:
             counts.last_finish_ns = max(counts.last_finish_ns, now)
         return summarize(
             Records(
-                self._options,
-                list(self._accounts.values()),
-                counts,
-                num_unfinished,
-                self._backlog,
-                self._served,
-                self._requested,
-                self._copied,
-                (self._ttft, self._tpot, self._completion, self._max_itl),
-                self._steps,
+                options=self._options,
+                accounts=list(self._accounts.values()),
+                counts=counts,
+                num_unfinished=num_unfinished,
+                backlog=self._backlog,
+                served=self._served,
+                requested=self._requested,
+                copied=self._copied,
+                latencies=self._latencies,
+                steps=self._steps,
             )
         )
 
@@ -190,13 +189,13 @@ class Recorder:
         first, account = request.first_token_ns, request.tenant
         if first is None or not request.is_measured:
             return
-        self._completion.add(account.index, now - request.at_ns)
+        self._latencies.completion.add(account.index, now - request.at_ns)
         tpot = 0
         if num_output_tokens > 1:
             tpot = (now - first) // (num_output_tokens - 1)
-            self._tpot.add(account.index, tpot)
+            self._latencies.tpot.add(account.index, tpot)
             longest_step = self._step_gaps[request.engine].longest_after(first)
-            self._max_itl.add(account.index, max(request.longest_gap_ns, longest_step))
+            self._latencies.max_itl.add(account.index, max(request.longest_gap_ns, longest_step))
         for place, (ttft_limit, tpot_limit) in enumerate(self._limits_ns):
             if first - request.at_ns <= ttft_limit and tpot <= tpot_limit:
                 account.num_goodput[place] += 1
@@ -220,22 +219,22 @@ class Recorder:
         self._accounts[tenant] = account
         return account
 
-    def _hold(self, account: TenantAccount, now: int) -> None:
+    def _begin_denial(self, account: TenantAccount, now: int) -> None:
         """One more request of the tenant could use what it does not get."""
-        account.num_held += 1
-        if account.num_held == 1 and account.backlog_ended_at != now:
+        account.num_denied += 1
+        if account.num_denied == 1 and account.backlog_ended_at != now:
             self._close_backlog(account)
             account.backlogged_since = now
 
-    def _release(self, request: OpenRequest, now: int) -> None:
+    def _end_denial(self, request: OpenRequest, now: int) -> None:
         """The request waits no longer, where it did."""
-        if request.held_since is None:
+        if request.denied_since is None:
             return
         account = request.tenant
-        account.longest_wait_ns = max(account.longest_wait_ns, now - request.held_since)
-        request.held_since = None
-        account.num_held -= 1
-        if not account.num_held:
+        account.longest_wait_ns = max(account.longest_wait_ns, now - request.denied_since)
+        request.denied_since = None
+        account.num_denied -= 1
+        if not account.num_denied:
             account.backlog_ended_at = now
 
     def _close_backlog(self, account: TenantAccount) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.sim.metrics.accounts import BacklogLog, RunCounts, TenantAccount
+from engine.sim.metrics.accounts import IN, OUT, BacklogLog, LatencySamples, RunCounts, TenantAccount
 from engine.sim.metrics.gaps import Backlog, GapSeries, Level, gap_series, service_differences
 from engine.sim.metrics.groups import Groups, percentiles_of
 from engine.sim.metrics.options import RecorderOptions
@@ -25,7 +25,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What the recorder has at the end. `latencies` are TTFT, TPOT, completion and largest gap between tokens."""
+    """What the recorder has at the end."""
 
     options: RecorderOptions
     accounts: list[TenantAccount]
@@ -35,7 +35,7 @@ class Records:
     served: WindowTable
     requested: WindowTable
     copied: WindowTable
-    latencies: tuple[Samples, Samples, Samples, Samples]
+    latencies: LatencySamples
     steps: Samples
 
 
@@ -58,13 +58,13 @@ def summarize(records: Records) -> Outcome:
     differences = service_differences(served, requested, tree.teams.weights, records.options.difference_window_ns)
     timeline = timeline_of(groups, records.options.max_listed_tenants, served, records.copied, gaps)
     return Outcome(
-        records.options.label,
-        _totals(records),
-        _fairness(records, gaps, served.window_ns, differences, ratios[is_asking]),
-        groups.outcomes(),
-        tuple(groups.of_tenant(account) for account in groups.by_work[: records.options.max_listed_tenants]),
-        timeline,
-        (*records.options.notes, *_rounding_notes(records)),
+        label=records.options.label,
+        totals=_totals(records),
+        fairness=_fairness(records, gaps, served.window_ns, differences, ratios[is_asking]),
+        groups=groups.outcomes(),
+        tenants=tuple(groups.of_tenant(account) for account in groups.by_work[: records.options.max_listed_tenants]),
+        timeline=timeline,
+        notes=(*records.options.notes, *_rounding_notes(records)),
     )
 
 
@@ -99,7 +99,11 @@ def _share_ratios(
 def _gaps(records: Records, tree: Tree, served: Cells) -> GapSeries:
     """Of teams of one organization, and, where there are several organizations, of those: the worse of both is told."""
     log = records.backlog
-    backlog = Backlog(*(np.array(column, dtype=np.int64) for column in (log.tenants, log.since_ns, log.until_ns)))
+    backlog = Backlog(
+        tenants=np.array(log.tenants, dtype=np.int64),
+        since_ns=np.array(log.since_ns, dtype=np.int64),
+        until_ns=np.array(log.until_ns, dtype=np.int64),
+    )
     num_windows = max(1, round(records.options.gap_window_ns / served.window_ns))
     teams = gap_series(served, backlog, tree.teams, num_windows)
     if len(tree.organizations.weights) < 2:
@@ -110,14 +114,15 @@ def _gaps(records: Records, tree: Tree, served: Cells) -> GapSeries:
 
 def _worse(left: GapSeries, right: GapSeries) -> GapSeries:
     ends = np.union1d(left.ends_ns, right.ends_ns)
-    columns = []
-    for name in ("gaps", "over_share", "errors"):
+
+    def largest(name: str) -> Floats:
         column = np.zeros(len(ends))
         for series in (left, right):
             places = np.searchsorted(ends, series.ends_ns)
             column[places] = np.maximum(column[places], getattr(series, name))
-        columns.append(column)
-    return GapSeries(ends, *columns)
+        return column
+
+    return GapSeries(ends, gaps=largest("gaps"), over_share=largest("over_share"), errors=largest("errors"))
 
 
 def _fairness(records: Records, gaps: GapSeries, window_ns: int, differences: Floats, ratios: Floats) -> Fairness:
@@ -143,16 +148,32 @@ def _largest(values: Floats) -> float | None:
     return float(values.max()) if len(values) else None
 
 
+@dataclass(frozen=True, slots=True)
+class _TokenSums:
+    """Over all tenants."""
+
+    prefill: int
+    output: int
+    recomputed: int
+
+    @classmethod
+    def of(cls, accounts: abc.Sequence[TenantAccount]) -> "_TokenSums":
+        return cls(
+            prefill=sum(account.num_prefill_tokens for account in accounts),
+            output=sum(account.num_output_tokens for account in accounts),
+            recomputed=sum(account.num_recomputed_tokens for account in accounts),
+        )
+
+    @property
+    def recomputed_share(self) -> float:
+        return self.recomputed / max(1, self.prefill + self.output + self.recomputed)
+
+
 def _totals(records: Records) -> Totals:
-    counts, accounts = records.counts, records.accounts
+    counts, options, tokens = records.counts, records.options, _TokenSums.of(records.accounts)
     makespan_s = max(0, counts.last_finish_ns - (counts.first_arrival_ns or 0)) / NANOS_PER_S
     per_s = 1 / makespan_s if makespan_s else 0.0
-    prefill = sum(account.num_prefill_tokens for account in accounts)
-    output = sum(account.num_output_tokens for account in accounts)
-    recomputed = sum(account.num_recomputed_tokens for account in accounts)
-    copied = records.copied.cells()
-    num_out, num_in = (int(copied.amounts[copied.owners == owner].sum()) for owner in (0, 1))
-    block_bytes = records.options.block_bytes
+    num_blocks_out, num_blocks_in = _num_blocks(records.copied, OUT), _num_blocks(records.copied, IN)
     return Totals(
         num_requests=counts.num_requests,
         num_refused=counts.refused_by_reason.total(),
@@ -163,24 +184,29 @@ def _totals(records: Records) -> Totals:
         num_steps=counts.num_steps,
         busy_s=counts.busy_ns / NANOS_PER_S,
         step=percentiles_of(records.steps.all()),
-        prompt_tokens_per_s=prefill * per_s,
-        output_tokens_per_s=output * per_s,
-        work_per_s=(records.options.prefill_cost * prefill + records.options.output_cost * output) * per_s,
+        prompt_tokens_per_s=tokens.prefill * per_s,
+        output_tokens_per_s=tokens.output * per_s,
+        work_per_s=options.work_of(tokens.prefill, tokens.output) * per_s,
         num_preemptions_by_mode=dict(sorted(counts.preemptions_by_mode.items())),
         num_preemptions_by_reason=dict(sorted(counts.preemptions_by_reason.items())),
         num_preempted_requests=counts.num_preempted_requests,
         max_preemptions=counts.max_preemptions,
-        recomputed_share=recomputed / max(1, prefill + output + recomputed),
+        recomputed_share=tokens.recomputed_share,
         num_copies=counts.num_copies,
-        num_blocks_out=num_out,
-        num_blocks_in=num_in,
-        bytes_out=num_out * block_bytes,
-        bytes_in=num_in * block_bytes,
+        num_blocks_out=num_blocks_out,
+        num_blocks_in=num_blocks_in,
+        bytes_out=num_blocks_out * options.block_bytes,
+        bytes_in=num_blocks_in * options.block_bytes,
     )
 
 
+def _num_blocks(copied: WindowTable, owner: int) -> int:
+    cells = copied.cells()
+    return int(cells.amounts[cells.owners == owner].sum())
+
+
 def _rounding_notes(records: Records) -> tuple[str, ...]:
-    bits = records.latencies[0].significant_bits
+    bits = records.latencies.ttft.significant_bits
     return (
         () if bits is None else (f"percentiles within {100 / 2**bits:.1g} %: there were too many samples to keep all",)
     )

@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from engine.sim.metrics.accounts import IN, OUT
 from engine.sim.metrics.gaps import GapSeries
 from engine.sim.metrics.groups import Groups
 from engine.sim.metrics.outcome import Series, Timeline
@@ -31,7 +32,7 @@ def timeline_of(groups: Groups, num_listed: int, served: Cells, copied: WindowTa
         service=_service(groups, num_listed, served, stride_ns, num_points),
         copies=tuple(
             Series(name, tuple(_curve(copies, copies.owners == owner, stride_ns, num_points).tolist()))
-            for owner, name in enumerate(("out", "in"))
+            for owner, name in ((OUT, "out"), (IN, "in"))
         ),
         gap_times_s=gap_times,
         gaps=gap_values,

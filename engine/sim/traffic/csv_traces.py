@@ -13,6 +13,7 @@ Columns may come in any order, and others are ignored.
 import csv
 from calendar import timegm
 from collections import abc
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -53,31 +54,36 @@ CSV_FORMATS = (AZURE, ARENA, BURSTGPT)
 
 def csv_rows(path: Path, layout: CsvFormat) -> abc.Iterator[RawRow]:
     """Raises TraceError for a missing column, a row of more or fewer, and a time or length that is none."""
-    reader = csv.reader(text_lines(path))
-    header = [name.strip() for name in next(reader, [])]
-    if missing := [name for name in layout.required if name not in header]:
-        raise TraceError(path, 1, f"missing column {', '.join(missing)} (format {layout.name})")
-    places = _Places(layout, header)
-    row = 0
+    with closing(text_lines(path)) as lines:
+        yield from _rows(path, lines, layout)
+
+
+def _rows(path: Path, lines: abc.Iterable[str], layout: CsvFormat) -> abc.Iterator[RawRow]:
+    reader, places, row = csv.reader(lines), None, 0
     while True:
         try:
             cells = next(reader, None)
-            if cells is None:
+            if cells is None and places is not None:
                 return
+            if places is None:
+                places = _Places(layout, [name.strip() for name in cells or ()])
+                continue
             if not cells:
                 continue
             raw = places.parse(cells, reader.line_num, row)
         except (ValueError, csv.Error) as error:
-            raise TraceError(path, reader.line_num, str(error)) from error
+            raise TraceError(path, max(1, reader.line_num), str(error)) from error
         row += 1
         if raw.num_output_tokens or not layout.skips_empty_output:
             yield raw
 
 
 class _Places:
-    """Where in a row each value stands."""
+    """Where in a row each value stands. Raises ValueError where the header lacks a column."""
 
     def __init__(self, layout: CsvFormat, header: list[str]) -> None:
+        if missing := [name for name in layout.required if name not in header]:
+            raise ValueError(f"missing column {', '.join(missing)} (format {layout.name})")
         self._layout = layout
         self._time, self._prompt, self._output = (
             header.index(name) for name in (layout.time, layout.prompt, layout.output)

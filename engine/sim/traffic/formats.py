@@ -1,16 +1,16 @@
 """From a file to a trace: which format it has, and whose its rows are."""
 
-import json
 from collections import abc
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from engine.sim.json_text import parse_json
 from engine.sim.traffic.csv_traces import CSV_FORMATS, CsvFormat, csv_rows
 from engine.sim.traffic.errors import TraceError, TrafficSpecError
 from engine.sim.traffic.json_traces import bailian_rows, evenflow_rows, mooncake_rows
 from engine.sim.traffic.raw_rows import RawRow, to_arrivals
-from engine.sim.traffic.servegen import pool_arrivals, read_clients
+from engine.sim.traffic.servegen import check_rate, pool_arrivals, read_clients
 from engine.sim.traffic.tenants import default_organization, tenant_rule
 from engine.sim.traffic.text_lines import first_line, trace_name
 from engine.sim.traffic.ticks import has_ticks, spread_over_ticks
@@ -90,6 +90,7 @@ def _open_pool(path: Path, name: str, options: TraceOptions) -> Trace:
     if not 0 < options.rate_scale <= 1000:
         raise TrafficSpecError(str(options.rate_scale), "the rate scale must lie above 0 and not above 1000")
     clients = read_clients(path)
+    check_rate(path, clients, options.rate_scale)
     org = options.organization or name
     return Trace(
         name,
@@ -99,15 +100,15 @@ def _open_pool(path: Path, name: str, options: TraceOptions) -> Trace:
 
 
 def _detect(path: Path) -> str:
-    line = first_line(path)
-    return _detect_json(path, line) if line.startswith("{") else _detect_csv(path, line)
+    number, line = first_line(path)
+    return _detect_json(path, number, line) if line.startswith("{") else _detect_csv(path, number, line)
 
 
-def _detect_json(path: Path, line: str) -> str:
+def _detect_json(path: Path, number: int, line: str) -> str:
     try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise TraceError(path, 1, f"this is not JSON: {error.msg} at column {error.colno}") from error
+        record = parse_json(line)
+    except ValueError as error:
+        raise TraceError(path, number, str(error)) from error
     if "trace_rows" in record:
         return "servegen"
     if "chat_id" in record:
@@ -115,12 +116,12 @@ def _detect_json(path: Path, line: str) -> str:
     return "evenflow" if "tenant" in record or "extra" in record else "mooncake"
 
 
-def _detect_csv(path: Path, line: str) -> str:
+def _detect_csv(path: Path, number: int, line: str) -> str:
     columns = {column.strip().strip('"') for column in line.split(",")}
     best = max(CSV_FORMATS, key=lambda layout: len(columns.intersection(layout.required)))
     if not columns.intersection(best.required):
         known = "; ".join(f"{layout.name}: {', '.join(layout.required)}" for layout in CSV_FORMATS)
-        raise TraceError(path, 1, f"no known format begins like this (columns of the CSV formats: {known})")
+        raise TraceError(path, number, f"no known format begins like this (columns of the CSV formats: {known})")
     return best.name
 
 

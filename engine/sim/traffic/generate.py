@@ -15,7 +15,6 @@
     seed             of all that is drawn
 """
 
-import json
 import math
 from collections import abc
 from dataclasses import dataclass, fields, replace
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.sim.json_text import is_text, parse_json
 from engine.sim.traffic.errors import TrafficSpecError
 from engine.sim.traffic.lengths import Lengths, parse_lengths
 from engine.sim.traffic.row import DEFAULT_CLASS, MAX_SPAN_S, MAX_TOKENS, NANOS_PER_S, Arrival
@@ -63,6 +63,8 @@ class GeneratorSpec:
 
 def parse_generator(text: str, seed: int = 0) -> GeneratorSpec:
     """The specification in `text`; `seed` where it names none. Raises TrafficSpecError."""
+    if not is_text(text):
+        raise TrafficSpecError(text, "this is not text")
     values = _words(text)
     spec = GeneratorSpec(seed=seed)
     for name, word in values.items():
@@ -81,9 +83,9 @@ def generate(spec: GeneratorSpec) -> Trace:
 def _words(text: str) -> dict[str, str]:
     if text.lstrip().startswith("{"):
         try:
-            return {str(name): str(value) for name, value in json.loads(text).items()}
-        except json.JSONDecodeError as error:
-            raise TrafficSpecError(text, f"this is not JSON: {error.msg}") from error
+            return {str(name): str(value) for name, value in parse_json(text).items()}
+        except ValueError as error:
+            raise TrafficSpecError(text, str(error)) from error
     pairs = [word.partition("=") for word in text.split(",") if word.strip()]
     if wrong := [name for name, equals, _ in pairs if not equals]:
         raise TrafficSpecError(text, f"{wrong[0]!r} must be NAME=VALUE")

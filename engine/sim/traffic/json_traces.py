@@ -14,10 +14,12 @@ bailian   timestamp (s), input_length, output_length, chat_id, parent_chat_id, h
 
 import json
 from collections import abc
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from engine.core.types import NANOS_PER_MS
+from engine.sim.json_text import parse_json
 from engine.sim.traffic.errors import TraceError
 from engine.sim.traffic.raw_rows import RawRow, length_of, nanos_of
 from engine.sim.traffic.row import DEFAULT_CLASS, NANOS_PER_S, Arrival
@@ -86,20 +88,19 @@ def _to_record(arrival: Arrival) -> Record:
 
 def _parsed(path: Path, parse: abc.Callable[[Record, int, int], RawRow]) -> abc.Iterator[RawRow]:
     row = 0
-    for line_number, line in enumerate(text_lines(path), start=1):
-        if line.isspace():
-            continue
-        try:
-            record = json.loads(line)
-            if not isinstance(record, dict):
-                raise ValueError("a line must hold one JSON object")
-            raw = parse(record, line_number, row)
-        except json.JSONDecodeError as error:
-            raise TraceError(path, line_number, f"this is not JSON: {error.msg} at column {error.colno}") from error
-        except ValueError as error:
-            raise TraceError(path, line_number, str(error)) from error
-        yield raw
-        row += 1
+    with closing(text_lines(path)) as lines:
+        for line_number, line in enumerate(lines, start=1):
+            if line.isspace():
+                continue
+            try:
+                record = parse_json(line)
+                if not isinstance(record, dict):
+                    raise ValueError("a line must hold one JSON object")
+                raw = parse(record, line_number, row)
+            except ValueError as error:
+                raise TraceError(path, line_number, str(error)) from error
+            yield raw
+            row += 1
 
 
 def _evenflow_row(record: Record, line: int, row: int) -> RawRow:

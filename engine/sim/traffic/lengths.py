@@ -32,17 +32,20 @@ class Lengths:
     max_tokens: int
 
     def draw(self, generator: np.random.Generator, num_draws: int) -> npt.NDArray[np.int64]:
-        """So many lengths."""
-        if self.kind == "fixed":
-            drawn = np.full(num_draws, self.first)
-        elif self.kind == "uniform":
-            drawn = np.floor(self.first + (self.second - self.first + 1) * generator.random(num_draws))
-        elif self.kind == "lognormal":
-            drawn = self.first * np.exp(self.second * generator.standard_normal(num_draws))
-        else:
-            drawn = self.first * (1 + generator.pareto(self.second, num_draws))
+        """So many lengths; what no number can hold is cut like any other tail."""
+        with np.errstate(over="ignore"):
+            drawn = self._drawn(generator, num_draws)
         lengths: npt.NDArray[np.int64] = np.clip(np.rint(drawn), 1, self.max_tokens).astype(np.int64)
         return lengths
+
+    def _drawn(self, generator: np.random.Generator, num_draws: int) -> npt.NDArray[np.float64]:
+        if self.kind == "fixed":
+            return np.full(num_draws, self.first)
+        if self.kind == "uniform":
+            return np.floor(self.first + (self.second - self.first + 1) * generator.random(num_draws))
+        if self.kind == "lognormal":
+            return self.first * np.exp(self.second * generator.standard_normal(num_draws))
+        return self.first * (1 + generator.pareto(self.second, num_draws))
 
 
 def parse_lengths(spec: str) -> Lengths:

@@ -69,10 +69,10 @@ def length_of(value: object, name: str) -> int:
         try:
             value = int(value)
         except ValueError:
-            value = _number(value, name)
+            value = number_of(value, name)
     if type(value) is not int:
         if not isinstance(value, float) or not value.is_integer():
-            raise ValueError(f"{name} must be a whole number of tokens, not {value!r}")
+            raise ValueError(f"{name} must be a whole number of tokens, not {value!r:.80}")
         value = int(value)
     if value < 0:
         raise ValueError(f"{name} must not be negative: {value}")
@@ -83,7 +83,7 @@ def length_of(value: object, name: str) -> int:
 
 def nanos_of(value: object, name: str, unit_ns: int) -> int:
     """A time in units of `unit_ns`. Raises ValueError unless it is not negative and below 146 years."""
-    number = _number(value, name)
+    number = number_of(value, name)
     if number < 0:
         raise ValueError(f"{name} must not be negative: {value}")
     if number * unit_ns > MAX_CLOCK_NS:
@@ -91,15 +91,16 @@ def nanos_of(value: object, name: str, unit_ns: int) -> int:
     return round(number * unit_ns)
 
 
-def _number(value: object, name: str) -> float:
+def number_of(value: object, name: str) -> float:
+    """A number, also as text. Raises ValueError unless it is finite."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"{name} must be a number, not {value!r}")
+        raise ValueError(f"{name} must be a number, not {value!r:.80}")
     try:
         number = float(value)
     except ValueError:
-        raise ValueError(f"{name} must be a number, not {value!r}") from None
+        raise ValueError(f"{name} must be a number, not {value!r:.80}") from None
     except OverflowError:
         raise ValueError(f"{name} is too large") from None
     if not math.isfinite(number):
-        raise ValueError(f"{name} must be a finite number, not {value!r}")
+        raise ValueError(f"{name} must be a finite number, not {value!r:.80}")
     return number

@@ -9,6 +9,7 @@ from operator import attrgetter
 from engine.sim.traffic.errors import TrafficSpecError
 from engine.sim.traffic.row import NANOS_PER_S, Arrival
 from engine.sim.traffic.trace import Trace
+from engine.sim.work import work_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,10 @@ class Load:
     num_prompt_tokens: int
     num_output_tokens: int
 
-    def work_per_s(self, prefill_cost: float, output_cost: float) -> float:
+    @property
+    def work_per_s(self) -> float:
         """Offered work in cost units; everything at once counts as one second."""
-        work = prefill_cost * self.num_prompt_tokens + output_cost * self.num_output_tokens
-        return work / (self.span_s or 1.0)
+        return work_of(self.num_prompt_tokens, self.num_output_tokens) / (self.span_s or 1.0)
 
 
 def merge_traces(traces: abc.Sequence[Trace]) -> Trace:
@@ -88,11 +89,11 @@ def load_of(traffic: abc.Iterable[Arrival]) -> Load:
     return Load(num_requests, (last - first) / NANOS_PER_S, prompt, output)
 
 
-def stretch_for_load(load: Load, share: float, capacity_per_s: float, costs: tuple[float, float]) -> float:
+def stretch_for_load(load: Load, share: float, capacity_per_s: float) -> float:
     """The time stretch with which the load asks for `share` of a capacity in work per second."""
     if not (share > 0 and capacity_per_s > 0):
         raise TrafficSpecError(str(share), "load and capacity must be above 0")
-    return load.work_per_s(*costs) / (share * capacity_per_s)
+    return load.work_per_s / (share * capacity_per_s)
 
 
 def _shifted(trace: Trace, offset_ns: int) -> Trace:

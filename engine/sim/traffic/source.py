@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from engine.sim.json_text import is_text
 from engine.sim.traffic.errors import TrafficSpecError
 from engine.sim.traffic.formats import TraceOptions, open_trace
 from engine.sim.traffic.generate import generate, parse_generator
@@ -52,6 +53,8 @@ def _open(spec: str, source: TrafficSource, folder: Path | None) -> Trace:
     options = TraceOptions(tenants=source.tenants, seed=source.seed)
     for key, word in settings:
         try:
+            if not is_text(word):
+                raise ValueError(word)
             options = replace(options, **_option(key, word))
         except ValueError:
             raise TrafficSpecError(spec, f"{key}={word} is not understood") from None
