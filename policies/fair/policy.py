@@ -290,6 +290,11 @@ class Fair:
     def _concede_to_class(self, victim: SequenceView, claimant: SequenceView) -> Concession:
         if victim.priority_class.rank > claimant.priority_class.rank:
             return Concession.ANYTHING if victim.priority_class.preemptible else Concession.NOTHING
+        if victim.priority_class.rank == claimant.priority_class.rank and self._stands_still(victim.flow):
+            return Concession.ANYTHING  # or two classes of one rank that are held wait for each other's blocks for ever
         is_entrant = not claimant.flow.num_device_blocks
         is_promoted = self._classes.is_promoted(claimant.priority_class.name)
         return Concession.SWAP if is_entrant and is_promoted else Concession.NOTHING
+
+    def _stands_still(self, flow: FlowView) -> bool:
+        return not self._terms.lends and flow in self._tree(flow).yielding

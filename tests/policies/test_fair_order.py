@@ -270,3 +270,16 @@ class TestClasses:
             num_first += 1
 
         assert num_first <= 4
+
+
+def test_in_strict_mode_a_flow_that_yields_gives_way_to_another_class_of_its_rank():
+    desk = Desk(mode="strict")
+    held, behind = (desk.flow(name, organization="org", priority_class=PriorityClass("one")) for name in "ab")
+    other = desk.flow("c", organization="org", priority_class=PriorityClass("two"))
+    desk.begin(dict.fromkeys((held, behind, other), Demand.BACKLOGGED))
+    victim, claimant = desk.arrive(held), desk.arrive(other)
+    assert desk.policy.concede(victim, claimant) is Concession.NOTHING
+    desk.serve(held, 1000)
+    desk.begin()
+
+    assert desk.policy.concede(victim, claimant) is Concession.ANYTHING
