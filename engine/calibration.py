@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.core.costs import Prices, StepCosts
+from engine.core.costs import Prices, StepCosts, num_chunk_keys
 from engine.core.plan import CopyDirection, StepPlan
 from engine.core.types import Nanos
 
@@ -67,7 +67,7 @@ def step_counts(plan: StepPlan) -> Vector:
     """[6]: what each coefficient of `StepCosts` is multiplied by. A chunk of one token counts as a decode."""
     num_decodes = plan.num_tokens.count(1)
     lengths, starts = plan.num_tokens[num_decodes:], plan.starts[num_decodes:]
-    prefill_keys = sum(n * start + n * (n + 1) / 2 for n, start in zip(lengths, starts, strict=True))
+    prefill_keys = sum(map(num_chunk_keys, starts, lengths))
     decode_keys = sum(plan.starts[:num_decodes]) + num_decodes
     num_copied = sum(len(copy.device_block_ids) for copy in plan.copies)
     return np.array((1.0, sum(lengths), prefill_keys, num_decodes, decode_keys, num_copied))

@@ -6,6 +6,7 @@ Decides nothing about the next step. A token is charged once: those computed aga
 from collections import abc, defaultdict
 from dataclasses import dataclass
 
+from engine.core.costs import num_chunk_keys
 from engine.core.events import TokensEmitted
 from engine.core.flow import Flow
 from engine.core.lifecycle import Lifecycle
@@ -145,7 +146,7 @@ def _advance(seq: Sequence, tallies: defaultdict[Flow, Tally]) -> None:
     if first_new < seq.num_prompt_tokens:
         num_new, tally = end - first_new, tallies[seq.flow]
         tally.num_prefill_tokens += num_new
-        tally.num_prefill_keys += num_new * first_new + num_new * (num_new + 1) // 2
+        tally.num_prefill_keys += num_chunk_keys(first_new, num_new)
 
 
 def _accept(seq: Sequence, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:

@@ -9,6 +9,11 @@ PREFILL_COST = 1.0
 OUTPUT_COST = 2.0
 
 
+def num_chunk_keys(start: int, num_tokens: int) -> int:
+    """Keys that the tokens [start, start + num_tokens) of a sequence attend to, each its own included."""
+    return num_tokens * start + num_tokens * (num_tokens + 1) // 2
+
+
 @dataclass(frozen=True, slots=True)
 class StepCosts:
     """Coefficients of a step's time, all >= 0.
@@ -30,8 +35,7 @@ class StepCosts:
 
     def chunk_ns(self, start: int, num_tokens: int) -> float:
         """By how much a chunk of tokens [start, start + num_tokens) lengthens a step."""
-        num_keys = num_tokens * start + num_tokens * (num_tokens + 1) / 2
-        return num_tokens * self.prefill_token_ns + num_keys * self.prefill_key_ns
+        return num_tokens * self.prefill_token_ns + num_chunk_keys(start, num_tokens) * self.prefill_key_ns
 
     def decodes_ns(self, num_decodes: int, num_context_tokens: int) -> float:
         """By how much decodes that read `num_context_tokens` keys together lengthen a step."""

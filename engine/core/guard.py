@@ -172,7 +172,7 @@ class GuardedPolicy:
                     raise ValueError(f"the share of {flow.tenant_id} must be finite and above 0, not {part}")
                 return part
             except CAUGHT as error:
-                if self.policy is policy:
+                if self.policy is policy or isinstance(error, KeyboardInterrupt):
                     self.fail(error)
                 return math.prod(node.weight for node in flow.nodes)
 

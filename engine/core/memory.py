@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from engine.core.config import AdmissionReserve, SchedulerConfig
 from engine.core.guard import GuardedPreemption
 from engine.core.lifecycle import Lifecycle
+from engine.core.light import holds_little
 from engine.core.plan import CopyDirection
 from engine.core.preemption import Preemptions
 from engine.core.reserve import peak_num_blocks
@@ -23,8 +24,6 @@ from engine.core.sequence import Sequence
 from engine.core.step import Step
 from engine.core.types import PauseReason, SequenceStatus
 from engine.core.victims import Seizure, Victims
-
-SMALL_PART = 0.5  # of its share of the pool, up to which a flow counts as one that has hardly anything
 
 
 @dataclass(slots=True)
@@ -212,10 +211,8 @@ class Memory:
         """
         if self._config.admission_reserve is not AdmissionReserve.GROWTH:
             return False
-        num_held = seq.flow.num_device_blocks
-        part = SMALL_PART if num_held else 1.0
         shares = self._victims.shares(step, seq.flow)
-        return len(shares) > 1 and num_held + self.num_needed(seq) <= part * shares[seq.flow]
+        return len(shares) > 1 and holds_little(seq.flow.num_device_blocks, self.num_needed(seq), shares[seq.flow])
 
     def _is_hopeless(self, seq: Sequence) -> bool:
         """True if `seq` would not fit beside the blocks of its own flow even if all others were gone."""

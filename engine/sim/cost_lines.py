@@ -9,7 +9,7 @@ from collections import abc
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from engine.core.costs import Prices, StepCosts
+from engine.core.costs import Prices, StepCosts, num_chunk_keys
 from engine.core.plan import CopyDirection, StepPlan
 from engine.sim.errors import CostLineError
 from engine.sim.json_text import read_json
@@ -83,8 +83,7 @@ class StepTimes:
         if num_decodes:
             total += self._decodes(num_decodes, sum(plan.starts[:num_decodes]) + num_decodes)
         for start, num_tokens in zip(plan.starts[num_decodes:], plan.num_tokens[num_decodes:], strict=True):
-            num_keys = num_tokens * start + num_tokens * (num_tokens + 1) // 2
-            total += num_tokens * self._prefill_token + num_keys * self._prefill_key
+            total += num_tokens * self._prefill_token + num_chunk_keys(start, num_tokens) * self._prefill_key
         for copy in plan.copies:
             total += len(copy.device_block_ids) * self._copied_block
         return max(1, total // PS_PER_NS)

@@ -8,11 +8,10 @@ from collections import abc
 from dataclasses import dataclass, field
 
 from engine.core.config import SchedulerConfig
+from engine.core.light import holds_little
 from engine.core.policy import Demand, FlowView, NodeView, SequenceView
 from engine.core.ranking import Ranking
 from policies.fair.queue import Queue
-
-SMALL_PART = 0.5  # of its share of the pool, up to which a flow counts as one that has hardly anything
 
 
 @dataclass(slots=True, eq=False)
@@ -140,7 +139,5 @@ def may_enter(
     """
     if victim.flow.num_device_blocks <= giver_share * config.num_device_blocks:
         return False
-    num_held = claimant.flow.num_device_blocks
     num_needed = -(-claimant.num_tokens // config.block_size) - claimant.num_device_blocks
-    part = SMALL_PART if num_held else 1.0
-    return num_held + num_needed <= part * taker_share * config.num_device_blocks
+    return holds_little(claimant.flow.num_device_blocks, num_needed, taker_share * config.num_device_blocks)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from engine.core.config import SchedulerConfig
-from engine.core.costs import Prices
+from engine.core.costs import Prices, num_chunk_keys
 from policies.fair.node import Node
 
 MOVE_SHARE = 0.05  # of the service that a swap exchanges, what the swap itself may cost
@@ -58,7 +58,7 @@ class Quantities:
         counts_keys = self.counts_keys and prices.are_measured and step.prefill_token_ns > 0
         self.key_cost = self.prefill_cost * step.prefill_key_ns / step.prefill_token_ns if counts_keys else 0.0
         # Paced chunks add no more to a step than the first one of a prompt, or a token of the deepest one.
-        num_keys = num_tokens * (num_tokens + 1) // 2 + config.max_model_len
+        num_keys = num_chunk_keys(0, num_tokens) + config.max_model_len
         self.step_cost = self.cost(num_tokens, config.max_num_seqs, num_keys)
         num_blocks = num_tokens / config.block_size
         # A copy runs beside the steps, so what it costs is by how much it delays them, there and back.
