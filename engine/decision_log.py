@@ -18,7 +18,7 @@ import hashlib
 import json
 from collections import abc
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, cast
 
 from engine.core.config import SchedulerConfig
 from engine.core.costs import Prices
@@ -260,6 +260,11 @@ class RecordedScheduler:
             if stops and not stops.isdisjoint(token_ids):
                 ended[row] = next(n for n, token_id in enumerate(token_ids, start=1) if token_id in stops)
         return ended
+
+
+def inner_scheduler(scheduler: Driven) -> Scheduler:
+    """The one that decides, for questions that are not recorded."""
+    return cast("Scheduler", scheduler.scheduler if isinstance(scheduler, RecordedScheduler) else scheduler)
 
 
 def plan_digest(plan: StepPlan) -> str:

@@ -9,6 +9,7 @@ EngineError
     ├── InvalidFieldError       a field of the message is missing or out of range
     ├── ProtocolVersionError    the two sides speak different versions
     ├── DrainingError           intake has stopped
+    ├── UnknownRequestError     no unfinished request has this id
     └── NotReadyError           the model is being loaded, or the engine has failed
 """
 
@@ -71,6 +72,13 @@ class DrainingError(RefusedError):
 
     def __init__(self) -> None:
         super().__init__("the engine is shutting down and accepts no new request")
+
+
+class UnknownRequestError(RefusedError):
+    """The request has ended, or never was."""
+
+    def __init__(self, generation_id: str) -> None:
+        super().__init__(f"no unfinished request is called {generation_id!r}")
 
 
 class NotReadyError(RefusedError):

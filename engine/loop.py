@@ -17,7 +17,7 @@ from engine.core.errors import DuplicateRequestError, PolicyTakeoverError, Reque
 from engine.core.events import Event, Finished
 from engine.core.plan import StepOutput, StepPlan
 from engine.core.types import CopyId, Nanos
-from engine.decision_log import Driven, PolicyChoice, RecordedScheduler
+from engine.decision_log import Driven, PolicyChoice, RecordedScheduler, inner_scheduler
 from engine.errors import InvalidFieldError, RunnerFailedError
 from engine.loop_messages import (
     Abort,
@@ -29,6 +29,7 @@ from engine.loop_messages import (
     LoopStats,
     Outlet,
     Policies,
+    Query,
     ReadStats,
     Refused,
     SetClass,
@@ -40,11 +41,11 @@ from engine.loop_messages import (
     UpdateClasses,
     UpdateNodes,
 )
+from engine.loop_queries import Queries
 from engine.plugins import PolicyError, check_pair
 
 if TYPE_CHECKING:  # it imports numpy, which only the runner needs
     from engine.calibration import Calibrator, CopyTiming
-
 
 log = structlog.get_logger(__name__)
 
@@ -96,6 +97,7 @@ class EngineLoop:
         self._outlets: dict[str, Outlet] = {}
         self._outbox: list[Delivery] = []
         self._is_stopped = False
+        self._queries = Queries(inner_scheduler(scheduler), self.now)
         self._started_at = self.now()
         self._num_steps = 0
         self._num_failures_in_a_row = 0
@@ -202,6 +204,8 @@ class EngineLoop:
                 self._add(command)
             case ReadStats(outlet):
                 self._outbox.append(Delivery(outlet, self._stats(), self.now()))
+            case _ if isinstance(command, Query):
+                self._outbox.append(Delivery(command.outlet, self._queries.answer(command), self.now()))
             case TakeCopies():
                 self._take_copies()
             case SetPolicies():
@@ -254,19 +258,10 @@ class EngineLoop:
         return policies
 
     def _name_for_log(self, command: SetPolicies) -> None:
-        if not isinstance(self._scheduler, RecordedScheduler):
-            return
-        pairs = (
-            (command.scheduling, command.scheduling_choice),
-            (command.preemption, command.preemption_choice),
-        )
-        self._scheduler.name_policies(
-            *(
-                (policy, choice or PolicyChoice(type(policy).__name__, {}))
-                for policy, choice in pairs
-                if policy is not None
-            )
-        )
+        if isinstance(self._scheduler, RecordedScheduler):
+            asked = (command.scheduling, command.scheduling_choice), (command.preemption, command.preemption_choice)
+            named = [(policy, choice or PolicyChoice(type(policy).__name__, {})) for policy, choice in asked if policy]
+            self._scheduler.name_policies(*named)
 
     def _control(self, command: Control) -> None:
         now = self.now()

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 from engine.core.errors import DuplicateRequestError, RequestTooLargeError
 from engine.core.events import Event
 from engine.core.policy import PreemptionPolicy, SchedulingPolicy
+from engine.core.queue_position import Explanation, QueueOrder, RequestInfo
 from engine.core.stats import SchedulerStats
 from engine.core.types import FinishReason, Nanos, PriorityClass, Request
 from engine.decision_log import PolicyChoice
@@ -37,7 +38,29 @@ class LoopStats:
     uptime_s: float
 
 
-Update = Accepted | Refused | LoopStats | Event
+@dataclass(frozen=True, slots=True)
+class QueuedAt:
+    """So many are served before a request that waits, or more where `is_lower_bound`.
+
+    `estimated_wait_ns` is None while nothing was taken in lately.
+    """
+
+    position: int
+    is_lower_bound: bool
+    estimated_wait_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPage:
+    """Unfinished requests in order of arrival."""
+
+    requests: tuple[RequestInfo, ...]
+    _: KW_ONLY
+    is_last: bool
+
+
+Answer = QueueOrder | RequestPage | Explanation
+Update = Accepted | Refused | LoopStats | QueuedAt | Answer | Event
 
 
 class Outlet(Protocol):
@@ -107,6 +130,30 @@ class ReadStats:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadQueue:
+    """`outlet` gets a QueueOrder."""
+
+    outlet: Outlet
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequests:
+    """`outlet` gets a RequestPage: at most `limit` of those that arrived after number `after`."""
+
+    outlet: Outlet
+    after: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """`outlet` gets an Explanation, or Refused."""
+
+    outlet: Outlet
+    generation_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End the loop after the commands before this one; unfinished requests hear nothing more."""
 
@@ -154,4 +201,5 @@ class TakeCopies:
 
 
 Control = Abort | Grant | SetReaderBlocked | SetClass
-Command = Submit | Control | ReadStats | SetPolicies | UpdateNodes | UpdateClasses | TakeCopies | Stop
+Query = ReadQueue | ReadRequests | Explain
+Command = Submit | Control | ReadStats | Query | SetPolicies | UpdateNodes | UpdateClasses | TakeCopies | Stop

@@ -1,62 +1,65 @@
 """The door: what a request may do now, and the quota that it holds while it runs.
 
-Decides by the tenant's record at this moment, never by what a client says about itself. Nothing here awaits, so that a
-decision over key, team and organization is one step for the event loop. An admitted request is settled exactly once,
-however it ends. Ceilings only: the order of what was admitted is the engine's.
+Decides by the tenant's record at this moment, never by what a client says about itself. An admitted request is settled
+exactly once, however it ends. Ceilings only: the order of what was admitted is the engine's.
 """
 
 import time
 from collections import abc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Protocol
 
+from gateway.admission_terms import Admitted, Asked, Demand, Refused, ask, limits_over, require_active_principal
 from gateway.auth import Principal
 from gateway.engine_client import Node, PriorityClass
-from gateway.errors import (
-    ClassNotGrantedError,
-    DrainingError,
-    InternalError,
-    LedgerUnavailableError,
-    QuotaViolation,
-    RateLimitedError,
-    RequestExceedsLimitError,
-)
+from gateway.errors import DrainingError, GatewayError, LedgerUnavailableError
 from gateway.ledger import Ledger
-from gateway.quota import Charge, Denied, Dimension, Limit, QuotaBook, Violation, ViolationKind
+from gateway.quota_backend import QuotaBackend
+from gateway.quota_denials import DenialLog
+from gateway.quota_events import denial_event
+from gateway.quota_expected import ExpectedOutput
+from gateway.quota_following import LiveQuota
+from gateway.quota_idle import TakenIdle
+from gateway.quota_refusals import refusal
+from gateway.quota_slices import BEST_EFFORT, Holding, OutputSlices, counts_output, largest_output
+from gateway.quota_terms import Charge, Denied, Limit, Mode, Remaining, Reserved, Violation
 from gateway.store.cache import TenancyCache
-from gateway.store.snapshot import ClassRecord, KeyRecord, PolicyRecord, TeamRecord, TenancySnapshot
+from gateway.store.enums import ReservationMode
+from gateway.store.snapshot import TeamRecord
 
-NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
-# When a running request ends is not known: what a client does about a full concurrency limit is to ask again soon.
-CONCURRENCY_RETRY_S = 1.0
+
+
+class Idle(Protocol):
+    """Who knows what the engines have to spare."""
+
+    async def take(self, model: str, num_tokens: int) -> TakenIdle | None:
+        """So many tokens of an engine of `model` that nobody else wants; None where there are none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """What one request wants. Empty `priority_class`: the team's default."""
+class Forecast:
+    """What a dry run finds: `error` is the refusal, None if the request would be admitted.
 
-    generation_id: str
-    model: str
-    priority_class: str
-    num_input_tokens: int
-    max_output_tokens: int
+    `queue_wait_ns` is what it may wait for the engine; None where nobody can tell.
+    """
+
+    error: GatewayError | None
+    is_best_effort: bool
+    queue_wait_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
-    """A place past the door, held until `Admission.settle`. Everything in it comes from the tenant's record."""
+class TenantQuota:
+    """What a tenant may know of its own limits, as of `now`."""
 
-    demand: Demand
-    path: tuple[Node, ...]
-    priority_class: PriorityClass
-    max_queue_wait_ns: int | None
-    cache_salt: bytes
+    team: TeamRecord
     policy_revision: int
-    num_limits: int
-
-    @property
-    def reserved_tokens(self) -> int:
-        return self.demand.num_input_tokens + self.demand.max_output_tokens
+    limits: tuple[tuple[Limit, Remaining], ...]
+    now: datetime
 
 
 class Admission:
@@ -65,15 +68,25 @@ class Admission:
     def __init__(
         self,
         cache: TenancyCache,
-        book: QuotaBook,
+        quota: QuotaBackend,
         ledger: Ledger,
-        clock_ns: abc.Callable[[], int] = time.monotonic_ns,
+        denials: DenialLog,
+        idle: Idle,
+        wall_clock_ns: abc.Callable[[], int] = time.time_ns,
     ) -> None:
         self._cache = cache
-        self._book = book
+        self._quota = quota
         self._ledger = ledger
-        self._clock_ns = clock_ns
+        self._denials = denials
+        self._idle = idle
+        self._wall_clock_ns = wall_clock_ns
+        self._expected = ExpectedOutput()
+        self._live = LiveQuota(cache, quota, self._now)
         self._is_draining = False
+
+    async def run(self) -> None:
+        """Changed limits govern what runs, until cancelled."""
+        await self._live.run()
 
     def drain(self) -> None:
         """From here on nothing is admitted."""
@@ -81,116 +94,174 @@ class Admission:
 
     def require_open(self) -> None:
         """Raises DrainingError, or LedgerUnavailableError where one more request could not be recorded."""
-        if self._is_draining:
-            raise DrainingError
-        if not self._ledger.has_room(self._book.num_reservations + 1):
+        self._require_running()
+        if not self._ledger.has_room(self._quota.num_reservations + 1):
             raise LedgerUnavailableError
 
-    def admit(self, principal: Principal, demand: Demand) -> Admitted:
-        """The quota of `demand` is held in full.
+    def require_unchanged(self, principal: Principal) -> None:
+        """What was admitted may begin still. Raises DrainingError, KeyRevokedError or TenantSuspendedError."""
+        self._require_running()
+        require_active_principal(self._cache.current, principal)
 
-        Raises what `require_open` raises, ClassNotGrantedError, RateLimitedError and RequestExceedsLimitError.
+    async def admit(self, principal: Principal, demand: Demand) -> Admitted:
+        """The quota of `demand`, or what is expected of it, is held.
+
+        Raises what `require_open` raises, ClassNotGrantedError, RateLimitedError, BudgetExhaustedError and
+        RequestExceedsLimitError; UnavailableError where the quota cannot be asked.
         """
         self.require_open()
+        asked = self._ask(principal, demand)
+        decision = await self._decide(asked)
+        if isinstance(decision, Refused):
+            self._denials.record(asked.tenant, denial_event(asked, decision.denied.violations, decision.error.reason))
+            raise decision.error
+        if decision.reserved.shadow_violations:
+            self._note_shadows(asked, decision.reserved.shadow_violations)
+        return decision
+
+    async def forecast(self, principal: Principal, demand: Demand) -> Forecast:
+        """What `admit` would do now, by what was known a moment ago. Nothing is held, counted or recorded.
+
+        Raises what `admit` raises beside quota.
+        """
+        self.require_open()
+        asked = self._ask(principal, demand)
+        violations = await self._quota.check(asked.limits, asked.charge)
+        if not violations:
+            return Forecast(None, is_best_effort=False)
+        if all(violation.limit.mode is Mode.BORROW for violation in violations):
+            taken = await self._idle.take(demand.model, asked.num_tokens)
+            if taken is not None:
+                taken.give_back()
+                return Forecast(None, is_best_effort=True)
+        return Forecast(refusal(Denied(violations), asked.charge, asked.now), is_best_effort=False)
+
+    async def status(self, principal: Principal) -> TenantQuota:
+        """The limits over everything that the caller may ask for, and what is left of them now."""
         snapshot = self._cache.current
-        key, team = _records(principal, snapshot)
-        priority_class = _granted_class(demand.priority_class, key, team, snapshot)
-        limits = _limits(_policies(principal, key, team), demand.model)
-        charge = Charge(1, demand.num_input_tokens, demand.max_output_tokens)
-        verdict = self._book.reserve(demand.generation_id, limits, charge, self._clock_ns())
+        team, limits = limits_over(snapshot, principal, self._now())
+        remaining = await self._quota.status(limits)
+        return TenantQuota(team, snapshot.revision, tuple(zip(limits, remaining, strict=True)), self._now())
+
+    def settle(
+        self,
+        admitted: Admitted,
+        num_input_tokens: int,
+        num_output_tokens: int,
+        num_cached_input_tokens: int = 0,
+        *,
+        is_whole: bool = True,
+    ) -> None:
+        """What was reserved and not used is free again. A second call changes nothing.
+
+        `is_whole`: the output is all that it would have been; one that was cut short tells nothing of the next.
+        """
+        used = Charge(1, num_input_tokens, num_output_tokens, num_cached_input_tokens)
+        is_first = self._live.remove(admitted.demand.generation_id)
+        if admitted.slices is None:
+            self._quota.settle(admitted.demand.generation_id, used)
+        else:
+            admitted.slices.settle(used)
+        if is_first and is_whole:
+            self._expected.observe(admitted.path[-1].id, admitted.demand.model, num_output_tokens)
+
+    def release(self, admitted: Admitted) -> None:
+        """All of what was reserved is free again: the engine never took the request."""
+        self._live.remove(admitted.demand.generation_id)
+        if admitted.slices is None:
+            self._quota.release(admitted.demand.generation_id)
+        else:
+            admitted.slices.release()
+
+    def _require_running(self) -> None:
+        if self._is_draining:
+            raise DrainingError
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._wall_clock_ns() / 1e9, UTC)
+
+    def _ask(self, principal: Principal, demand: Demand) -> Asked:
+        """What is asked of the quota. Raises ClassNotGrantedError."""
+        asked = ask(self._cache.current, principal, demand, self._now())
+        if asked.reservation is ReservationMode.HARD or not counts_output(asked.limits):
+            return asked
+        expected = self._expected.expected(str(asked.team.id), demand.model)
+        room = largest_output(asked.limits, demand.num_input_tokens)
+        return replace(asked, num_reserved_output_tokens=max(1, min(demand.max_output_tokens, expected, room)))
+
+    async def _decide(self, asked: Asked) -> Admitted | Refused:
+        verdict = await self._quota.reserve(asked.demand.generation_id, asked.limits, asked.charge)
+        if isinstance(verdict, Reserved):
+            return self._admitted_or_released(asked, verdict, is_best_effort=False)
+        if all(violation.limit.mode is Mode.BORROW for violation in verdict.violations):
+            lent = await self._borrow(asked)
+            if lent is not None:
+                return lent
+        return Refused(verdict, refusal(verdict, asked.charge, asked.now))
+
+    async def _borrow(self, asked: Asked) -> Admitted | None:
+        """The request as best effort, charged to none of the limits that let it borrow; None where nothing is idle."""
+        taken = await self._idle.take(asked.demand.model, asked.num_tokens)
+        if taken is None:
+            return None
+        binding = tuple(limit for limit in asked.limits if limit.mode is not Mode.BORROW)
+        try:
+            verdict = await self._quota.reserve(asked.demand.generation_id, binding, asked.charge)
+        except BaseException:
+            taken.give_back()
+            raise
         if isinstance(verdict, Denied):
-            raise _refusal(verdict, charge)
-        wait_ms = priority_class.max_queue_wait_ms
+            taken.give_back()
+            return None
+        return self._admitted_or_released(replace(asked, limits=binding), verdict, is_best_effort=True)
+
+    def _admitted_or_released(self, asked: Asked, reserved: Reserved, *, is_best_effort: bool) -> Admitted:
+        """What was reserved never outlives a failure to say so."""
+        try:
+            return self._admitted(asked, reserved, is_best_effort=is_best_effort)
+        except BaseException:
+            self._quota.release(reserved.reservation_id)
+            raise
+
+    def _admitted(self, asked: Asked, reserved: Reserved, *, is_best_effort: bool) -> Admitted:
+        demand, team, wait_ms = asked.demand, asked.team, asked.priority_class.max_queue_wait_ms
+        named = asked.priority_class
+        own_class = PriorityClass(named.name, named.rank, named.min_share, named.preemptible)
+        slices = self._slices(asked, is_best_effort=is_best_effort)
+        self._live.add(demand.generation_id, asked.principal, demand.model, slices)
         return Admitted(
             demand=demand,
             path=(
                 Node(str(team.organization.id), team.organization.weight),
                 Node(str(team.id), team.weight),
             ),
-            priority_class=PriorityClass(
-                priority_class.name, priority_class.rank, priority_class.min_share, priority_class.preemptible
-            ),
+            priority_class=BEST_EFFORT if is_best_effort else own_class,
             max_queue_wait_ns=None if wait_ms is None else wait_ms * NS_PER_MS,
             cache_salt=team.cache_salt,
-            policy_revision=snapshot.revision,
-            num_limits=len(limits),
+            policy_revision=asked.policy_revision,
+            limits_left=tuple(zip(asked.limits, self._quota.known(asked.limits), strict=True)),
+            reserved=reserved,
+            slices=slices,
+            is_best_effort=is_best_effort,
+            has_durable_usage=team.has_durable_usage,
         )
 
-    def settle(self, admitted: Admitted, num_input_tokens: int, num_output_tokens: int) -> None:
-        """What was reserved and not used is free again. A second call changes nothing."""
-        used = Charge(1, num_input_tokens, num_output_tokens)
-        self._book.settle(admitted.demand.generation_id, used, self._clock_ns())
+    def _note_shadows(self, asked: Asked, violations: tuple[Violation, ...]) -> None:
+        self._denials.record(asked.tenant, denial_event(asked, violations, ""))
 
-    def release(self, admitted: Admitted) -> None:
-        """All of what was reserved is free again: the engine never took the request."""
-        self._book.release(admitted.demand.generation_id, self._clock_ns())
-
-
-def _records(principal: Principal, snapshot: TenancySnapshot) -> tuple[KeyRecord, TeamRecord]:
-    key = snapshot.keys.get(principal.public_id)
-    if key is None or key.team is None:  # authentication has just seen it, and keys are never deleted
-        raise InternalError
-    return key, key.team
-
-
-def _granted_class(name: str, key: KeyRecord, team: TeamRecord, snapshot: TenancySnapshot) -> ClassRecord:
-    wanted = name or team.default_class
-    found = snapshot.classes.get(wanted)
-    is_granted = wanted in team.class_grants and (not key.class_grants or wanted in key.class_grants)
-    if found is None or not is_granted:
-        raise ClassNotGrantedError(wanted)
-    return found
-
-
-def _policies(principal: Principal, key: KeyRecord, team: TeamRecord) -> dict[str, PolicyRecord]:
-    """The policies over a request by the resource name of their node, from the key up."""
-    organization = f"organizations/{team.organization.slug}"
-    found = {f"{organization}/teams/{team.slug}": team.policy, organization: team.organization.policy}
-    return found if key.policy is None else {principal.name: key.policy, **found}
-
-
-def _limits(policies: abc.Mapping[str, PolicyRecord], model: str) -> tuple[Limit, ...]:
-    return tuple(
-        Limit(
-            node=node,
-            dimension=Dimension(limit.dimension.value),
-            limit=limit.amount,
-            period_ns=(limit.period_ms or 0) * NS_PER_MS,
-            burst=limit.burst or 0,
-            model=limit.model,
+    def _slices(self, asked: Asked, *, is_best_effort: bool) -> OutputSlices | None:
+        """None where everything that the request may use is held, or nothing is counted."""
+        demand = asked.demand
+        if asked.num_reserved_output_tokens == demand.max_output_tokens:
+            return None
+        holding = Holding(
+            generation_id=demand.generation_id,
+            limits=asked.limits,
+            num_input_tokens=demand.num_input_tokens,
+            num_granted_tokens=asked.num_reserved_output_tokens,
+            max_output_tokens=demand.max_output_tokens,
+            when_exhausted=demand.when_exhausted,
+            is_lent=is_best_effort,
         )
-        for node, policy in policies.items()
-        for limit in policy.limits
-        if limit.model in ("", model)
-    )
-
-
-def _refusal(denied: Denied, charge: Charge) -> RateLimitedError | RequestExceedsLimitError:
-    violations = tuple(_violation(violation, charge) for violation in denied.violations)
-    if not denied.is_retryable:
-        too_large = (v for v in denied.violations if v.kind is ViolationKind.EXCEEDS_BURST)
-        return RequestExceedsLimitError(tuple(_violation(violation, charge) for violation in too_large))
-    waits_s = [(v.retry_after_ns or 0) / NS_PER_S for v in denied.violations]
-    if any(v.kind is ViolationKind.CONCURRENCY for v in denied.violations):
-        waits_s.append(CONCURRENCY_RETRY_S)
-    return RateLimitedError(violations, retry_after_s=max(waits_s))
-
-
-def _violation(violation: Violation, charge: Charge) -> QuotaViolation:
-    limit = violation.limit
-    dimension = limit.dimension.value.lower()
-    unit = dimension.replace("_", " ")
-    model = f" of {limit.model}" if limit.model else ""
-    if violation.kind is ViolationKind.CONCURRENCY:
-        text = f"{limit.node} may run {limit.limit} requests{model} at a time"
-    elif violation.kind is ViolationKind.EXCEEDS_BURST:
-        text = (
-            f"the request may use {charge.amount(limit.dimension)} {unit},"
-            f" {limit.node} may use {limit.burst}{model} at once"
-        )
-    else:
-        text = (
-            f"{limit.node} may use {limit.limit} {unit}{model} per {limit.period_ns / NS_PER_S:g} s,"
-            f" at most {limit.burst} at once"
-        )
-    return QuotaViolation(subject=limit.node, dimension=dimension, description=text)
+        current_limits = partial(self._live.limits_over, asked.principal, demand.model)
+        return OutputSlices(self._quota, holding, partial(self._note_shadows, asked), current_limits=current_limits)

@@ -1,43 +1,25 @@
-"""What the gateway refuses, one class per thing that a caller can act on.
+"""What the gateway refuses, one class per thing that a caller can act on: the roots, and what concerns no single part.
 
 `reason` is the contract (google.rpc.ErrorInfo, domain "evenflow"), the text is not. The error interceptor turns a class
 into a status; nothing else does. No message holds prompt text, a credential, or another tenant's name.
 
 GatewayError                        INTERNAL             INTERNAL
-├── CredentialInvalidError          UNAUTHENTICATED      CREDENTIAL_INVALID (one text for all causes)
-├── KeyRevokedError                 UNAUTHENTICATED      KEY_REVOKED
-├── KeyExpiredError                 UNAUTHENTICATED      KEY_EXPIRED
-├── PermissionDeniedError           PERMISSION_DENIED    PERMISSION_DENIED
-│   ├── ScopeNotGrantedError                             SCOPE_NOT_GRANTED
-│   ├── ClassNotGrantedError                             PRIORITY_CLASS_NOT_GRANTED
-│   ├── AddressNotAllowedError                           ADDRESS_NOT_ALLOWED
-│   ├── NoTenantError                                    KEY_HAS_NO_TENANT
-│   └── TenantSuspendedError                             TENANT_SUSPENDED
+├── InternalError                   INTERNAL             INTERNAL
 ├── InvalidFieldError               INVALID_ARGUMENT     INVALID_FIELD + BadRequest
-│   ├── ContextLengthError                               CONTEXT_LENGTH
-│   ├── ExceedsKvPoolError                               EXCEEDS_KV_POOL
-│   └── PromptTooLargeError                              PROMPT_TOO_LARGE
-├── RequestExceedsLimitError        INVALID_ARGUMENT     REQUEST_EXCEEDS_LIMIT + QuotaFailure, never retryable
-├── RateLimitedError                RESOURCE_EXHAUSTED   RATE_LIMITED + QuotaFailure + RetryInfo
-├── QueueTimeoutError               RESOURCE_EXHAUSTED   QUEUE_TIMEOUT
 ├── NotFoundError                   NOT_FOUND            RESOURCE_NOT_FOUND
-│   └── ModelNotFoundError                               MODEL_NOT_FOUND
 ├── AlreadyExistsError              ALREADY_EXISTS       RESOURCE_EXISTS
-│   └── GenerationRunningError                           GENERATION_RUNNING
 ├── EtagMismatchError               ABORTED              ETAG_MISMATCH
 ├── PreconditionError               FAILED_PRECONDITION  PRECONDITION_FAILED
-│   └── RequestIdReusedError                             REQUEST_ID_REUSED
-├── UnavailableError                UNAVAILABLE          UNAVAILABLE + RetryInfo
-│   ├── AuthStoreUnavailableError                        AUTH_STORE_UNAVAILABLE
-│   ├── StoreUnavailableError                            STORE_UNAVAILABLE
-│   ├── NoEngineError                                    NO_ENGINE
-│   ├── EngineLostError                                  ENGINE_LOST
-│   ├── LedgerUnavailableError                           LEDGER_UNAVAILABLE
-│   └── DrainingError                                    DRAINING, retry at once: another replica answers
 ├── UnknownMethodError              UNIMPLEMENTED        METHOD_NOT_FOUND
-├── DeadlineExceededError           DEADLINE_EXCEEDED    DEADLINE_EXCEEDED, partial usage in the metadata
-└── InternalError                   INTERNAL             INTERNAL
+└── UnavailableError                UNAVAILABLE          UNAVAILABLE + RetryInfo
+    ├── StoreUnavailableError                            STORE_UNAVAILABLE
+    ├── StoreTimeoutError                                STORE_TIMEOUT
+    ├── NoEngineError                                    NO_ENGINE
+    ├── EngineLostError                                  ENGINE_LOST
+    ├── LedgerUnavailableError                           LEDGER_UNAVAILABLE
+    └── DrainingError                                    DRAINING, retry at once: another replica answers
 
+The rest by part: `errors_auth` (credentials and rights), `errors_quota` (limits), `errors_requests` (one request).
 SettingsError stands apart: it stops the start and never reaches a caller.
 """
 
@@ -117,88 +99,6 @@ class UnknownMethodError(GatewayError):
         super().__init__("this gateway has no such method")
 
 
-class CredentialInvalidError(GatewayError):
-    """No credential, a malformed one, an unknown key or a wrong secret: a caller cannot tell which."""
-
-    code = grpc.StatusCode.UNAUTHENTICATED
-    reason = "CREDENTIAL_INVALID"
-
-    def __init__(self) -> None:
-        super().__init__("send a valid API key: the metadata entry `authorization: Bearer ef_…`")
-
-
-class KeyRevokedError(GatewayError):
-    """The key was revoked."""
-
-    code = grpc.StatusCode.UNAUTHENTICATED
-    reason = "KEY_REVOKED"
-
-    def __init__(self) -> None:
-        super().__init__("the API key was revoked")
-
-
-class KeyExpiredError(GatewayError):
-    """The key, or the secret that was sent, has reached its end."""
-
-    code = grpc.StatusCode.UNAUTHENTICATED
-    reason = "KEY_EXPIRED"
-
-    def __init__(self) -> None:
-        super().__init__("the API key has expired")
-
-
-class PermissionDeniedError(GatewayError):
-    """The caller is known and may not do this."""
-
-    code = grpc.StatusCode.PERMISSION_DENIED
-    reason = "PERMISSION_DENIED"
-
-
-class ScopeNotGrantedError(PermissionDeniedError):
-    """The key lacks the scope that the method needs."""
-
-    reason = "SCOPE_NOT_GRANTED"
-
-    def __init__(self, scope: str) -> None:
-        super().__init__(f"the API key needs the scope {scope!r} for this method", metadata={"scope": scope})
-
-
-class ClassNotGrantedError(PermissionDeniedError):
-    """The priority class is not granted to the key or its team, or there is none of that name."""
-
-    reason = "PRIORITY_CLASS_NOT_GRANTED"
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"priority class {name!r} is not granted to this API key", metadata={"priority_class": name})
-
-
-class AddressNotAllowedError(PermissionDeniedError):
-    """The key may be used from certain networks only, and the caller is in none of them."""
-
-    reason = "ADDRESS_NOT_ALLOWED"
-
-    def __init__(self) -> None:
-        super().__init__("the API key may not be used from this address")
-
-
-class NoTenantError(PermissionDeniedError):
-    """A platform key was used where work is accounted to a team."""
-
-    reason = "KEY_HAS_NO_TENANT"
-
-    def __init__(self) -> None:
-        super().__init__("a platform key belongs to no team and cannot be used for inference; create a team's key")
-
-
-class TenantSuspendedError(PermissionDeniedError):
-    """The team or its organization is suspended or deleted."""
-
-    reason = "TENANT_SUSPENDED"
-
-    def __init__(self, tenant: str) -> None:
-        super().__init__(f"{tenant} is suspended", metadata={"tenant": tenant})
-
-
 class InvalidFieldError(GatewayError):
     """Fields of the request are out of range or contradict each other. Each violation names its field's path."""
 
@@ -208,55 +108,6 @@ class InvalidFieldError(GatewayError):
     def __init__(self, *violations: FieldViolation, metadata: abc.Mapping[str, str] | None = None) -> None:
         text = "; ".join(f"{v.field}: {v.description}" if v.field else v.description for v in violations)
         super().__init__(text, metadata=metadata, field_violations=violations)
-
-
-class ContextLengthError(InvalidFieldError):
-    """Prompt and output together are longer than the model's context."""
-
-    reason = "CONTEXT_LENGTH"
-
-
-class ExceedsKvPoolError(InvalidFieldError):
-    """Prompt and output together can never fit the engine's KV pool, however empty it is."""
-
-    reason = "EXCEEDS_KV_POOL"
-
-
-class PromptTooLargeError(InvalidFieldError):
-    """The request message is over the size limit."""
-
-    reason = "PROMPT_TOO_LARGE"
-
-
-class RequestExceedsLimitError(GatewayError):
-    """This one request is larger than a limit's burst: it would be refused on an idle tenant too."""
-
-    code = grpc.StatusCode.INVALID_ARGUMENT
-    reason = "REQUEST_EXCEEDS_LIMIT"
-
-    def __init__(self, violations: tuple[QuotaViolation, ...]) -> None:
-        super().__init__("; ".join(v.description for v in violations), quota_violations=violations)
-
-
-class RateLimitedError(GatewayError):
-    """Limits are used up. `retry_after_s` is the longest of the violated limits'."""
-
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    reason = "RATE_LIMITED"
-
-    def __init__(self, violations: tuple[QuotaViolation, ...], retry_after_s: float) -> None:
-        text = "; ".join(v.description for v in violations)
-        super().__init__(text, quota_violations=violations, retry_after_s=retry_after_s)
-
-
-class QueueTimeoutError(GatewayError):
-    """The request waited as long as it may, and no step took it."""
-
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    reason = "QUEUE_TIMEOUT"
-
-    def __init__(self) -> None:
-        super().__init__("the request waited in the queue for as long as it may")
 
 
 class NotFoundError(GatewayError):
@@ -269,31 +120,11 @@ class NotFoundError(GatewayError):
         super().__init__(f"{resource} was not found", metadata={"resource": resource})
 
 
-class ModelNotFoundError(NotFoundError):
-    """No engine serves the model, or the key has no grant for it: the same answer."""
-
-    reason = "MODEL_NOT_FOUND"
-
-    def __init__(self, model: str) -> None:
-        super().__init__(f"model {model!r}")
-
-
 class AlreadyExistsError(GatewayError):
     """A resource of this name exists."""
 
     code = grpc.StatusCode.ALREADY_EXISTS
     reason = "RESOURCE_EXISTS"
-
-
-class GenerationRunningError(AlreadyExistsError):
-    """The same request is running under this `request_id`; `generation_id` in the metadata names it."""
-
-    reason = "GENERATION_RUNNING"
-
-    def __init__(self, generation_id: str) -> None:
-        super().__init__(
-            f"this request is already running as generation {generation_id}", metadata={"generation_id": generation_id}
-        )
 
 
 class EtagMismatchError(GatewayError):
@@ -310,15 +141,6 @@ class PreconditionError(GatewayError):
     reason = "PRECONDITION_FAILED"
 
 
-class RequestIdReusedError(PreconditionError):
-    """The `request_id` belongs to a different request."""
-
-    reason = "REQUEST_ID_REUSED"
-
-    def __init__(self) -> None:
-        super().__init__("this request_id belongs to a different request")
-
-
 class UnavailableError(GatewayError):
     """A part is away; the same call can succeed later."""
 
@@ -329,15 +151,6 @@ class UnavailableError(GatewayError):
         super().__init__(message, retry_after_s=retry_after_s)
 
 
-class AuthStoreUnavailableError(UnavailableError):
-    """What is known of the key is nothing, or too old, and the database cannot be asked. Says nothing about the key."""
-
-    reason = "AUTH_STORE_UNAVAILABLE"
-
-    def __init__(self) -> None:
-        super().__init__("the API key cannot be checked now")
-
-
 class StoreUnavailableError(UnavailableError):
     """The database cannot be reached."""
 
@@ -345,6 +158,15 @@ class StoreUnavailableError(UnavailableError):
 
     def __init__(self) -> None:
         super().__init__("the database cannot be reached now")
+
+
+class StoreTimeoutError(UnavailableError):
+    """The database is there and took too long: it is busy, or others hold what the call needs."""
+
+    reason = "STORE_TIMEOUT"
+
+    def __init__(self) -> None:
+        super().__init__("the database took too long")
 
 
 class NoEngineError(UnavailableError):
@@ -381,14 +203,3 @@ class DrainingError(UnavailableError):
 
     def __init__(self) -> None:
         super().__init__("this gateway is stopping", retry_after_s=0.0)
-
-
-class DeadlineExceededError(GatewayError):
-    """The caller's deadline passed. `output_tokens` had been generated, and are billed."""
-
-    code = grpc.StatusCode.DEADLINE_EXCEEDED
-    reason = "DEADLINE_EXCEEDED"
-
-    def __init__(self, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        usage = {"input_tokens": str(input_tokens), "output_tokens": str(output_tokens)}
-        super().__init__("the deadline passed before the output was complete", metadata=usage)

@@ -12,7 +12,16 @@ from heapq import nlargest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway import telemetry
-from gateway.status import EngineReport, EngineStats, Prices, SystemReport, TenantStats
+from gateway.status import (
+    EngineReport,
+    EngineStats,
+    LeaseReport,
+    LedgerReport,
+    Prices,
+    QuotaReport,
+    SystemReport,
+    TenantStats,
+)
 from gateway.store.snapshot import TenancySnapshot
 from gateway.telemetry import OTHER_TENANTS
 
@@ -52,6 +61,12 @@ class Metrics:
         families.gauge(telemetry.METRIC_POLICY_REVISION, "Policy revision in force here.", report.policy_revision)
         families.gauge(telemetry.METRIC_STORE_UP, "Whether Postgres answers.", report.is_store_reachable)
         families.gauge(telemetry.METRIC_UPTIME, "Time since the gateway began.", report.uptime_s)
+        if report.ledger is not None:
+            add_ledger(families, report.ledger)
+        if report.quota is not None:
+            add_quota(families, report.quota)
+        if report.leases is not None:
+            add_leases(families, report.leases)
         for engine in report.engines:
             self._add_engine(families, engine, snapshot)
         return families.all
@@ -125,6 +140,44 @@ def label(path: Path, snapshot: TenancySnapshot) -> str:
     return "/".join(name.split("/")[1::2]) if name.startswith("organizations/") else name
 
 
+def add_ledger(families: Families, report: LedgerReport) -> None:
+    """Usage on its way to Postgres."""
+    families.gauge(telemetry.METRIC_SPOOL_RECORDS, "Usage events that wait for Postgres.", report.num_records)
+    families.gauge(telemetry.METRIC_SPOOL_BYTES, "Size of the spool's files.", report.num_bytes)
+    families.gauge(telemetry.METRIC_SPOOL_OLDEST, "How long the oldest of them waits.", report.oldest_s)
+    text = "Usage events that were in the ledger already when they were written."
+    families.counter(telemetry.METRIC_LEDGER_DUPLICATES, text, report.num_duplicates, {})
+    text = "Usage events that nothing could write: refused by Postgres, unreadable, or too old."
+    families.counter(telemetry.METRIC_LEDGER_DROPPED, text, report.num_dropped, {})
+    text = "What could not be read of the spool's files."
+    families.counter(telemetry.METRIC_SPOOL_DAMAGED, text, report.num_damaged_bytes, {})
+
+
+def add_quota(families: Families, quota: QuotaReport) -> None:
+    """How often limits refused, or would have."""
+    counters = (
+        (telemetry.METRIC_QUOTA_DENIALS, "Limits that refused a request.", quota.denials),
+        (telemetry.METRIC_QUOTA_SHADOW_DENIALS, "Limits in SHADOW that would have.", quota.shadow_denials),
+    )
+    for name, text, counts in counters:
+        for (tenant, level, dimension), count in sorted(counts.items()):
+            families.counter(name, text, count, {"tenant": tenant, "level": level, "dimension": dimension})
+
+
+def add_leases(families: Families, report: LeaseReport) -> None:
+    """The plumbing of quotas that several gateways share."""
+    counters = (
+        (telemetry.METRIC_LEASE_GRANTED, "Charged to shared limits, and held here.", report.granted),
+        (telemetry.METRIC_LEASE_RETURNED, "Given back unspent.", report.returned),
+        (telemetry.METRIC_LEASE_EXPIRED, "Not spent in time.", report.expired),
+        (telemetry.METRIC_LEASE_MISSED, "Asked for while a request waited.", report.missed),
+        (telemetry.METRIC_LEASE_OVERDRAWN, "Spent on an emergency share while Postgres was away.", report.overdrawn),
+    )
+    for name, text, count in counters:
+        families.counter(name, text, count, {})
+    families.gauge(telemetry.METRIC_LEASE_REFRESH, "The last turn at the shared limits.", report.refresh_s)
+
+
 def add_engine(families: Families, stats: EngineStats, labels: abc.Mapping[str, str]) -> None:
     """What one engine says of itself."""
     policies = {"scheduling_policy": stats.scheduling_policy, "preemption_policy": stats.preemption_policy}
@@ -146,6 +199,10 @@ def add_engine(families: Families, stats: EngineStats, labels: abc.Mapping[str, 
     families.counter(telemetry.METRIC_ENGINE_PREEMPTIONS, "Requests that lost blocks.", stats.num_preemptions, labels)
     families.counter(telemetry.METRIC_ENGINE_SWAPS, "Requests that were swapped out.", stats.num_swaps, labels)
     families.counter(telemetry.METRIC_ENGINE_PAUSES, "Requests that were paused in place.", stats.num_pauses, labels)
+    text = "Ended requests whose usage no ledger has acknowledged."
+    families.gauge(telemetry.METRIC_ENGINE_USAGE_WAITING, text, stats.num_unacknowledged_usage, labels)
+    text = "Ended requests whose usage was forgotten before a ledger had it."
+    families.counter(telemetry.METRIC_ENGINE_USAGE_DROPPED, text, stats.num_dropped_usage, labels)
     for of, price_ns in _prices(stats.prices).items():
         text = "What a step and a copy take, by measurement."
         families.gauge(telemetry.METRIC_ENGINE_PRICE, text, price_ns / 1e9, {**labels, "of": of})

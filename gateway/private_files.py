@@ -8,11 +8,10 @@ ADMIN_KEY_FILE = "admin.key"
 API_KEY_FILE = "api.key"
 PEPPER_FILE = "pepper"
 UP_LOCK_FILE = "up.lock"
-# Which pepper a stored hash was made with; a second pepper will be 2.
-PEPPER_VERSION = 1
+LEDGER_DIR = "ledger"  # usage on its way to Postgres
 
 # Any of these says that a directory is an installation's.
-_MARKERS = frozenset({ADMIN_KEY_FILE, API_KEY_FILE, PEPPER_FILE, UP_LOCK_FILE})
+_MARKERS = frozenset({ADMIN_KEY_FILE, API_KEY_FILE, PEPPER_FILE, UP_LOCK_FILE, LEDGER_DIR})
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 

@@ -1,4 +1,4 @@
-"""Weights and classes, from the newest snapshot to the engines: an edit governs what is queued and running, too.
+"""Weights, classes and revocations, from the newest snapshot to what runs: an edit governs what is queued, too.
 
 A request brings its weights and its class along; what changes afterwards is told here, with the revision that changed
 it, so that an engine that hears of it twice, or from several gateways, keeps the newest. An engine is told everything
@@ -7,6 +7,7 @@ when the connection to it is new, and from then on what has changed.
 
 import asyncio
 from collections import abc
+from uuid import UUID
 
 import structlog
 
@@ -15,11 +16,46 @@ from gateway.errors import GatewayError, NoEngineError, cause_of
 from gateway.store.cache import TenancyCache
 from gateway.store.snapshot import EMPTY_SNAPSHOT, TenancySnapshot
 
+AbortKey = abc.Callable[[UUID], abc.Awaitable[None]]
+"""Cancels what the key with this id has running on this gateway."""
+
 RETRY_S = 0.5
 # An engine that refuses is a bug or another release: it is told again, but not often.
 REFUSED_RETRY_S = 10.0
 
 log = structlog.get_logger()
+
+
+class Revocations:
+    """Ends what a key has running here as soon as this gateway hears that the key was revoked so.
+
+    Once is enough: a request that was authenticated before and would begin afterwards is turned away at its beginning,
+    by the same snapshot.
+    """
+
+    def __init__(self, cache: TenancyCache, abort_key: AbortKey) -> None:
+        self._cache = cache
+        self._abort_key = abort_key
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        seen = EMPTY_SNAPSHOT
+        while True:
+            newer = await self._cache.newer_than(seen.revision)
+            for key_id in aborted_keys(seen, newer):
+                await self._abort_key(key_id)
+            seen = newer
+
+
+def aborted_keys(seen: TenancySnapshot, snapshot: TenancySnapshot) -> list[UUID]:
+    """The keys whose running work ends in `snapshot` and did not in `seen`."""
+    if snapshot.keys is seen.keys:
+        return []
+    return [
+        key.key_id
+        for public_id, key in snapshot.keys.items()
+        if key.aborts_inflight and not ((old := seen.keys.get(public_id)) and old.aborts_inflight)
+    ]
 
 
 class Propagation:

@@ -5,14 +5,11 @@ drain: nothing new is admitted, what runs may finish within the grace time, and 
 """
 
 import asyncio
-import errno
-import os
-import signal
-import socket
 import time
 from collections import abc
+from contextlib import AsyncExitStack
+from functools import partial
 
-import grpc
 import structlog
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -24,26 +21,37 @@ from gateway.admission import Admission
 from gateway.auth import Authenticator, LastUsed
 from gateway.engine_client import EngineClient
 from gateway.errors import NoEngineError, SettingsError
-from gateway.interceptors import MAX_MESSAGE_BYTES, RpcInterceptor
+from gateway.interceptors import RpcInterceptor
+from gateway.leases import LeasedQuota
 from gateway.ledger import Ledger
+from gateway.listening import listen, new_server
 from gateway.metrics import Metrics
 from gateway.metrics_endpoint import MetricsEndpoint
-from gateway.propagation import Propagation
-from gateway.quota import QuotaBook
+from gateway.private_files import LEDGER_DIR
+from gateway.propagation import Propagation, Revocations
+from gateway.quota_denials import DenialLog
+from gateway.quota_idle import IdleTokens
 from gateway.servicer.generation import SERVICE as GENERATION_SERVICE
 from gateway.servicer.generation import GenerationServicer
 from gateway.servicer.health import SERVICE as HEALTH_SERVICE
 from gateway.servicer.health import HealthServicer
+from gateway.servicer.journal import JournalSizes
 from gateway.servicer.launch import Launcher
 from gateway.servicer.live import LiveGenerations
+from gateway.servicer.lookup import Lookup
 from gateway.servicer.model import SERVICE as MODEL_SERVICE
 from gateway.servicer.model import ModelServicer
+from gateway.servicer.quota import SERVICE as QUOTA_SERVICE
+from gateway.servicer.quota import QuotaServicer
 from gateway.servicer.record import Recorder
+from gateway.servicer.request_ids import RequestIds
 from gateway.servicer.served_models import ServedModels
-from gateway.settings import GatewaySettings, read_pepper
-from gateway.status import EngineReport, SystemReport
+from gateway.settings import GatewaySettings, pepper_source, read_pepper
+from gateway.spool import Spool
+from gateway.status import EngineReport, EngineStats, SystemReport
 from gateway.store.cache import STORE_LOST_AFTER_S, TenancyCache
 from gateway.store.db import Database
+from gateway.store.deletion import Purger
 from gateway.store.errors import (
     DatabaseUnavailableError,
     DatabaseUrlError,
@@ -51,11 +59,12 @@ from gateway.store.errors import (
     UnsupportedServerError,
 )
 from gateway.store.migrate import require_head
-from gateway.telemetry import Telemetry, configure_logging, start_telemetry
+from gateway.store.quota_buckets import PostgresQuotaStore
+from gateway.telemetry import Telemetry
+from gateway.witness import Witness
 
-# Messages a little over the limit arrive, so that they can be refused with a reason; larger ones end in the transport.
-TRANSPORT_SLACK_BYTES = 4 * 2**20
 LEDGER_FLUSH_TIMEOUT_S = 5.0
+REQUEST_IDS_FLUSH_TIMEOUT_S = 1.0
 # For the last messages of streams whose generations have ended.
 LAST_WRITES_S = 1.0
 
@@ -70,26 +79,28 @@ class Gateway:
         pepper = read_pepper(settings)
         self._settings = settings
         self._started_s = time.monotonic()
-        try:
-            self._database = Database(settings.database_url.get_secret_value())
-        except DatabaseUrlError as error:
-            raise SettingsError(f"database_url: {error}") from error
+        self._database = open_database(settings)
         self._cache = TenancyCache(self._database)
-        self._ledger = Ledger(self._database, settings.ledger_capacity)
-        self._admission = Admission(self._cache, QuotaBook(), self._ledger)
+        spool = Spool(settings.data_dir / LEDGER_DIR)
+        self._ledger = Ledger(self._database, spool, settings.ledger_capacity, settings.usage_retention_days)
         self._last_used = LastUsed(self._database)
         self._models = ServedModels([EngineClient(address) for address in settings.engine], self._report_health)
+        self._denials = DenialLog(self._database)
+        self._quota = LeasedQuota(PostgresQuotaStore(self._database))
+        self._admission = Admission(self._cache, self._quota, self._ledger, self._denials, IdleTokens(self._models))
         self._propagation = Propagation(self._cache, self._models.engines)
         self._live = LiveGenerations()
-        self._health = HealthServicer(("", GENERATION_SERVICE, MODEL_SERVICE, ADMIN_SERVICE))
-        authenticator = Authenticator(self._cache, pepper, self._last_used, settings.auth_stale_max_s)
-        self._server = grpc.aio.server(
-            interceptors=[RpcInterceptor(authenticator, telemetry.tracer)],
-            options=_server_options(settings),
-            maximum_concurrent_rpcs=settings.max_concurrent_rpcs,
+        self._revocations = Revocations(self._cache, self._live.abort_key)
+        self._purger = Purger(self._database)
+        self._witness = Witness(self._models.engines, self._ledger, self._live.until_ended)
+        self._health = HealthServicer(("", GENERATION_SERVICE, MODEL_SERVICE, QUOTA_SERVICE, ADMIN_SERVICE))
+        self._authenticator = Authenticator(
+            self._cache, pepper_source(settings), self._last_used, settings.auth_stale_max_s
         )
+        self._server = new_server(settings, RpcInterceptor(self._authenticator, telemetry.tracer))
+        self.address = listen(self._server, settings)
+        self._request_ids = RequestIds(self._database, self._cache, self._live, self._models.engines, self.address)
         self._register(telemetry, pepper)
-        self.address = self._listen(settings.listen)
         self._metrics = Metrics()
         self._scraping = asyncio.Lock()
         address = settings.metrics_address
@@ -105,7 +116,9 @@ class Gateway:
         Raises SettingsError if the database answers and is not one that this release works with.
         """
         await self._check_database()
+        await self._open_ledger()
         self._health.set(MODEL_SERVICE, is_serving=True)
+        self._health.set(QUOTA_SERVICE, is_serving=True)
         self._health.set(ADMIN_SERVICE, is_serving=True)
         await self._server.start()
         log.info("gateway listening", address=self.address)
@@ -115,7 +128,20 @@ class Gateway:
     async def run(self) -> None:
         """What goes on in the background, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for part in (self._cache, self._models, self._propagation, self._ledger, self._last_used):
+            for part in (
+                self._cache,
+                self._models,
+                self._propagation,
+                self._revocations,
+                self._purger,
+                self._ledger,
+                self._witness,
+                self._last_used,
+                self._request_ids,
+                self._denials,
+                self._quota,
+                self._admission,
+            ):
                 group.create_task(part.run())
 
     async def drain(self) -> None:
@@ -123,10 +149,19 @@ class Gateway:
         log.info("gateway draining", num_live_requests=len(self._live))
         self._admission.drain()
         self._health.stop()
-        await self._live.drained(self._settings.drain_grace_s)
-        await self._server.stop(LAST_WRITES_S)
-        await self._ledger.flush(LEDGER_FLUSH_TIMEOUT_S)
-        await self._last_used.flush()
+        steps: tuple[abc.Callable[[], abc.Awaitable[None]], ...] = (
+            partial(self._live.drained, self._settings.drain_grace_s),
+            partial(self._server.stop, LAST_WRITES_S),
+            partial(self._live.launched, LAST_WRITES_S),  # what the stop has cut off gives back what it held
+            self._quota.close,
+            partial(self._ledger.flush, LEDGER_FLUSH_TIMEOUT_S),
+            partial(self._request_ids.flush, REQUEST_IDS_FLUSH_TIMEOUT_S),
+            self._denials.flush,
+            self._last_used.flush,
+        )
+        async with AsyncExitStack() as last:  # which takes every step, whatever becomes of the others
+            for step in reversed(steps):
+                last.push_async_callback(step)
 
     async def close(self) -> None:
         """Every connection is closed."""
@@ -135,6 +170,8 @@ class Gateway:
             await self._endpoint.close()
         for engine in self._models.engines:
             await engine.close()
+        await self._quota.close()
+        await self._ledger.close()
         await self._database.close()
 
     async def report(self) -> SystemReport:
@@ -146,7 +183,16 @@ class Gateway:
             engines=tuple(await asyncio.gather(*(self._engine_report(engine) for engine in self._models.engines))),
             num_live_requests=len(self._live),
             metrics_address="" if self._endpoint is None else self._endpoint.address,
+            ledger=await self._ledger.report(),
+            quota=self._denials.counts.report(),
+            leases=self._quota.report(),
         )
+
+    async def _open_ledger(self) -> None:
+        try:
+            await self._ledger.open()
+        except OSError as error:
+            raise SettingsError(f"data_dir: cannot keep the ledger's spool: {error}") from error
 
     async def _collect_metrics(self) -> list[Metric]:
         async with self._scraping:
@@ -169,115 +215,54 @@ class Gateway:
             stats = None
         return EngineReport(engine.address, self._models.model_name_at(engine.address), stats)
 
+    async def _engine_stats(self) -> list[EngineStats]:
+        reports = await asyncio.gather(*(self._engine_report(engine) for engine in self._models.engines))
+        return [report.stats for report in reports if report.stats is not None]
+
     def _register(self, telemetry: Telemetry, pepper: bytes) -> None:
-        recorder = Recorder(self._admission, self._ledger, self._live, telemetry.tracer)
+        recorder = Recorder(
+            self._admission, self._ledger, self._witness, self._live, self._request_ids, telemetry.tracer
+        )
         launcher = Launcher(
             models=self._models,
             admission=self._admission,
             live=self._live,
+            request_ids=self._request_ids,
             recorder=recorder,
             tracer=telemetry.tracer,
-            buffer_tokens=self._settings.reader_buffer_tokens,
+            sizes=JournalSizes(self._settings.reader_buffer_tokens, self._settings.replay_buffer_tokens),
         )
-        GenerationServicer(launcher).add_to(self._server)
+        GenerationServicer(launcher, Lookup(self._live, self._database, self._models.engines)).add_to(self._server)
         ModelServicer(self._models).add_to(self._server)
-        admin = AdminServicer(
+        QuotaServicer(self._admission, self._engine_stats).add_to(self._server)
+        self._admin_servicer(pepper).add_to(self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        services = (
+            *(GENERATION_SERVICE, MODEL_SERVICE, QUOTA_SERVICE, ADMIN_SERVICE),
+            *(HEALTH_SERVICE, reflection.SERVICE_NAME),
+        )
+        reflection.enable_server_reflection(services, self._server)
+
+    def _admin_servicer(self, pepper: bytes) -> AdminServicer:
+        return AdminServicer(
             self._database,
             self._cache,
             pepper,
             status=self.report,
             abort_key=self._live.abort_key,
             engines=self._models.engines,
+            select=self._live.select,
+            cancel=self._live.cancel_selected,
         )
-        admin.add_to(self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        services = (GENERATION_SERVICE, MODEL_SERVICE, ADMIN_SERVICE, HEALTH_SERVICE, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(services, self._server)
-
-    def _listen(self, address: str) -> str:
-        try:
-            port = self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise SettingsError(f"listen: {_bind_problem(address)}") from error
-        return f"{address.rpartition(':')[0]}:{port}"
 
     def _report_health(self) -> None:
         for service in ("", GENERATION_SERVICE):
             self._health.set(service, is_serving=self._models.is_serving)
 
 
-async def serve(settings: GatewaySettings) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal ends the process at once.
-
-    Raises SettingsError before anything has begun, and what ended the background work, after a drain.
-    """
-    configure_logging()
-    telemetry = start_telemetry()
-    gateway = Gateway(settings, telemetry)
-    stop = _stop_requested()
+def open_database(settings: GatewaySettings) -> Database:
+    """Not connected yet. Raises SettingsError."""
     try:
-        await gateway.start()
-        await _run_until(stop, gateway)
-    finally:
-        await gateway.close()
-        await asyncio.to_thread(telemetry.close)
-
-
-async def _run_until(stop: asyncio.Event, gateway: Gateway) -> None:
-    """Drained, because of `stop` or of a bug that ended the background work; the latter is raised afterwards."""
-    background, stopping = asyncio.create_task(gateway.run()), asyncio.create_task(stop.wait())
-    await asyncio.wait((background, stopping), return_when=asyncio.FIRST_COMPLETED)
-    if background.done():
-        log.error("gateway failed", exc_info=background.exception())
-    try:
-        await gateway.drain()
-    finally:
-        stopping.cancel()
-        background.cancel()
-        await asyncio.wait((background, stopping))
-    if not background.cancelled():
-        background.result()
-
-
-def _stop_requested() -> asyncio.Event:
-    """Set by the first SIGTERM or SIGINT. A second one ends the process."""
-    stop = asyncio.Event()
-
-    def on_signal(number: int) -> None:
-        if stop.is_set():
-            os._exit(128 + number)
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
-    return stop
-
-
-def _server_options(settings: GatewaySettings) -> abc.Sequence[tuple[str, int]]:
-    return (
-        ("grpc.so_reuseport", int(settings.reuse_port)),
-        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES + TRANSPORT_SLACK_BYTES),
-        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_concurrent_streams", settings.max_concurrent_rpcs),
-        # A client that has vanished without a word is noticed; one that pings every few seconds is welcome.
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    )
-
-
-def _bind_problem(address: str) -> str:
-    """Why the address cannot be listened on, in the system's words: the transport does not say."""
-    host, _, port = address.rpartition(":")
-    try:
-        infos = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, target in infos:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.bind(target)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return f"port {port} of {host} is in use by another process"
-        return f"cannot listen on {address}: {error.strerror or os.strerror(error.errno or 0)}"
-    return f"cannot listen on {address}"
+        return Database(settings.database_url.get_secret_value())
+    except DatabaseUrlError as error:
+        raise SettingsError(f"database_url: {error}") from error

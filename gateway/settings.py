@@ -7,6 +7,7 @@ the environment. `EVENFLOW_ENGINE_*` belongs to the engine, which checks it in t
 import ipaddress
 import os
 from collections import abc
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from gateway.errors import SettingsError
+from gateway.pepper import PepperError, Peppers, PepperSource
 from gateway.private_files import PEPPER_FILE
 
 PREFIX = "EVENFLOW_"
@@ -22,19 +24,40 @@ GATEWAY_PREFIX = "EVENFLOW_GATEWAY_"
 ENGINE_PREFIX = "EVENFLOW_ENGINE_"
 # Read by the other commands of this program, not by the gateway.
 COMMAND_VARIABLES = frozenset(
-    {"EVENFLOW_API_KEY", "EVENFLOW_ADMIN_KEY", "EVENFLOW_ADDRESS", "EVENFLOW_MODEL", "EVENFLOW_TRACES"}
+    {
+        "EVENFLOW_API_KEY",
+        "EVENFLOW_ADMIN_KEY",
+        "EVENFLOW_ADDRESS",
+        "EVENFLOW_MODEL",
+        "EVENFLOW_TRACES",
+        "EVENFLOW_CA_CERT",
+        "EVENFLOW_CLIENT_CERT",
+        "EVENFLOW_CLIENT_KEY",
+    }
 )
 MAX_UNIX_PATH_BYTES = 106  # the same for every socket of ours: one less than Linux has room for
 DEFAULT_LISTEN = "127.0.0.1:50051"
 DEFAULT_METRICS_LISTEN = "127.0.0.1:0"
 METRICS_OFF = "off"
 PEPPER_VARIABLE = f"{PREFIX}PEPPER"
-MIN_PEPPER_BYTES = 16
 
 
 def default_data_dir() -> Path:
     """The platform's directory for this user's data."""
     return platformdirs.user_data_path("evenflow", appauthor=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files. `client_ca` None: clients need no certificate."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return (self.certificate, self.key) if self.client_ca is None else (self.certificate, self.key, self.client_ca)
 
 
 class GatewaySettings(BaseSettings):
@@ -43,14 +66,19 @@ class GatewaySettings(BaseSettings):
     listen              HOST:PORT of the one public port; port 0 takes a free one
     engine              the engines' addresses, each `unix:PATH`
     database_url        the Postgres server
-    data_dir            holds the file `pepper`
+    data_dir            holds the file `pepper`, and `ledger`, the spool of usage
     pepper              in place of that file
     reuse_port          several gateway processes share the port; otherwise a port in use is an error
     auth_stale_max_s    how long keys may be checked against what was read before the database was lost
     drain_grace_s       how long running streams may take to finish after SIGTERM
     max_concurrent_rpcs calls that the process takes at once; more get RESOURCE_EXHAUSTED from the transport
-    ledger_capacity     usage events that may wait for the database; beyond it no work is taken
+    ledger_capacity     usage events that may wait for the database, in files under data_dir; beyond it no work is taken
+    usage_retention_days for how many days usage events are kept, the hourly sums always; left out: for ever
     reader_buffer_tokens output tokens held for a client that reads slower than they are generated
+    replay_buffer_tokens output tokens of one generation that are kept for a client that was cut off, for a minute after
+                        the end; the oldest go first
+    tls_cert, tls_key   PEM files of the public port's certificate (with its chain) and key; neither: no TLS
+    client_ca           PEM file of the authority that clients' certificates must come from; needs the two above
     metrics_listen      HOST:PORT of the Prometheus endpoint, a loopback address because it names tenants; port 0 takes
                         a free one, `off` has none
     """
@@ -69,7 +97,12 @@ class GatewaySettings(BaseSettings):
     drain_grace_s: float = Field(default=30.0, ge=0, le=3600)
     max_concurrent_rpcs: int = Field(default=4096, ge=1)
     ledger_capacity: int = Field(default=100_000, ge=1)
+    usage_retention_days: int | None = Field(default=None, ge=1, le=36_500)
     reader_buffer_tokens: int = Field(default=256, ge=1)
+    replay_buffer_tokens: int = Field(default=8192, ge=1)
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    client_ca: Path | None = None
     metrics_listen: str = DEFAULT_METRICS_LISTEN
 
     @field_validator("engine", mode="before")
@@ -101,6 +134,16 @@ class GatewaySettings(BaseSettings):
     def _check_metrics_listen(cls, value: str) -> str:
         parse_metrics_listen(value)
         return value
+
+    @property
+    def tls_files(self) -> TlsFiles | None:
+        """None: the public port has no TLS. Raises SettingsError for one of the files without the others."""
+        if self.tls_cert is not None and self.tls_key is not None:
+            return TlsFiles(self.tls_cert, self.tls_key, self.client_ca)
+        for name, given in (("tls_cert", self.tls_cert), ("tls_key", self.tls_key), ("client_ca", self.client_ca)):
+            if given is not None:
+                raise SettingsError(f"{name}: needs --tls-cert and --tls-key")
+        return None
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
@@ -138,7 +181,10 @@ def parse_metrics_listen(text: str) -> tuple[str, int] | None:
 
 
 def read_pepper(settings: GatewaySettings) -> bytes:
-    """The secret that API keys are hashed with. Raises SettingsError, naming file or variable, if missing or short."""
+    """What API keys are hashed with, in the form that `gateway.pepper` reads.
+
+    Raises SettingsError, naming file or variable, if it is missing or cannot be used.
+    """
     if settings.pepper is not None:
         return _checked_pepper(settings.pepper.get_secret_value().encode(), PEPPER_VARIABLE)
     path = settings.data_dir / PEPPER_FILE
@@ -146,6 +192,12 @@ def read_pepper(settings: GatewaySettings) -> bytes:
     if pepper is None:
         raise SettingsError(f"data_dir: there is no file {path}; set {PEPPER_VARIABLE} instead")
     return pepper
+
+
+def pepper_source(settings: GatewaySettings) -> PepperSource:
+    """The peppers of this process, which follow their file. Raises SettingsError."""
+    path = settings.data_dir / PEPPER_FILE if settings.pepper is None else None
+    return PepperSource(Peppers.parse(read_pepper(settings)), path)
 
 
 def read_pepper_variable(environ: abc.Mapping[str, str]) -> bytes | None:
@@ -179,10 +231,11 @@ def _is_loopback(host: str) -> bool:
 
 
 def _checked_pepper(raw: bytes, source: str) -> bytes:
-    pepper = raw.strip()
-    if len(pepper) < MIN_PEPPER_BYTES:
-        raise SettingsError(f"pepper: {source} holds fewer than {MIN_PEPPER_BYTES} bytes")
-    return pepper
+    try:
+        Peppers.parse(raw)
+    except PepperError as error:
+        raise SettingsError(f"pepper: {source} {error}") from None
+    return raw.strip()
 
 
 def _variable(field_name: str) -> str:

@@ -77,6 +77,8 @@ class EngineStats:
 
     preemption_mode  "auto", "swap" or "recompute"
     policy_fault     which policy was replaced by the order of arrival, and why; empty: none
+    max_num_seqs, max_num_batched_tokens  of one step; 0: the engine, of an older release, did not say
+    new_request_wait_ns  what a request that comes now may wait; None: the engine cannot tell
     """
 
     scheduling_policy: str
@@ -104,6 +106,11 @@ class EngineStats:
     prices: Prices
     tenants: tuple[TenantStats, ...]
     is_draining: bool
+    max_num_seqs: int = 0
+    max_num_batched_tokens: int = 0
+    new_request_wait_ns: int | None = None
+    num_unacknowledged_usage: int = 0
+    num_dropped_usage: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,47 @@ class EngineReport:
     address: str
     model: str
     stats: EngineStats | None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerReport:
+    """Usage that waits for the database, the oldest of it for `oldest_s`, and how often it was there already.
+
+    `num_dropped` events will never be in the table; `num_damaged_bytes` of the spool could not be read.
+    """
+
+    num_records: int
+    num_bytes: int
+    oldest_s: float
+    num_duplicates: int
+    num_dropped: int = 0
+    num_damaged_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaReport:
+    """Violated limits since the gateway began, by (tenant, level, dimension): those that refused, and shadows."""
+
+    denials: abc.Mapping[tuple[str, str, str], int]
+    shadow_denials: abc.Mapping[tuple[str, str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseReport:
+    """What this gateway has had of the quotas that it shares, since it began, in the units of the limits.
+
+    missed    asked for while a request waited        granted  charged to the shared buckets, and held here
+    returned  given back unspent                      expired  not spent in time
+    overdrawn spent on an emergency share while Postgres was away
+    refresh_s the last turn at Postgres
+    """
+
+    granted: int
+    returned: int
+    expired: int
+    missed: int
+    overdrawn: int
+    refresh_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +176,16 @@ class SystemReport:
     engines: tuple[EngineReport, ...]
     num_live_requests: int
     metrics_address: str = ""
+    ledger: LedgerReport | None = None
+    quota: QuotaReport | None = None
+    leases: LeaseReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """What an engine should decide by from now on; an empty name leaves that policy as it is."""
+    """What an engine decides by, or should from now on: an empty name then leaves that policy as it is."""
 
     scheduling_policy: str = ""
     scheduling_options: abc.Mapping[str, str] = field(default_factory=dict)
     preemption_policy: str = ""
     preemption_options: abc.Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyNames:
-    """The two policies that an engine decides, or decided, by."""
-
-    scheduling: str
-    preemption: str

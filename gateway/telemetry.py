@@ -9,8 +9,9 @@ import os
 import sys
 import threading
 from collections import abc
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from opentelemetry import context as otel_context
@@ -64,6 +65,20 @@ METRIC_LIVE_REQUESTS = "evenflow_gateway_live_requests"
 METRIC_POLICY_REVISION = "evenflow_gateway_policy_revision"
 METRIC_STORE_UP = "evenflow_gateway_store_up"
 METRIC_UPTIME = "evenflow_gateway_uptime_seconds"
+METRIC_SPOOL_RECORDS = "evenflow_ledger_spool_records"
+METRIC_SPOOL_BYTES = "evenflow_ledger_spool_bytes"
+METRIC_SPOOL_OLDEST = "evenflow_ledger_spool_oldest_seconds"
+METRIC_LEDGER_DUPLICATES = "evenflow_ledger_duplicates"
+METRIC_LEDGER_DROPPED = "evenflow_ledger_dropped_events"
+METRIC_SPOOL_DAMAGED = "evenflow_ledger_spool_damaged_bytes"
+METRIC_QUOTA_DENIALS = "evenflow_quota_denials"
+METRIC_QUOTA_SHADOW_DENIALS = "evenflow_quota_shadow_denials"
+METRIC_LEASE_GRANTED = "evenflow_lease_granted_tokens"
+METRIC_LEASE_RETURNED = "evenflow_lease_returned_tokens"
+METRIC_LEASE_EXPIRED = "evenflow_lease_expired_tokens"
+METRIC_LEASE_MISSED = "evenflow_lease_missed_tokens"
+METRIC_LEASE_OVERDRAWN = "evenflow_lease_overdrawn_tokens"
+METRIC_LEASE_REFRESH = "evenflow_lease_refresh_seconds"
 METRIC_ENGINE_UP = "evenflow_engine_up"
 METRIC_ENGINE_POLICY = "evenflow_engine_policy"
 METRIC_ENGINE_POLICY_FAULT = "evenflow_engine_policy_fault"
@@ -76,6 +91,8 @@ METRIC_ENGINE_STEPS = "evenflow_engine_steps"
 METRIC_ENGINE_PREEMPTIONS = "evenflow_engine_preemptions"
 METRIC_ENGINE_SWAPS = "evenflow_engine_swaps"
 METRIC_ENGINE_PAUSES = "evenflow_engine_pauses"
+METRIC_ENGINE_USAGE_WAITING = "evenflow_engine_unacknowledged_usage"
+METRIC_ENGINE_USAGE_DROPPED = "evenflow_engine_dropped_usage"
 METRIC_ENGINE_PRICE = "evenflow_engine_price_seconds"
 METRIC_TENANT_TOKENS = "evenflow_tenant_tokens"
 METRIC_TENANT_WORK = "evenflow_tenant_served_work"
@@ -99,7 +116,12 @@ class RpcRecord:
     request_id: str
     # Set from the moment a generation has its own log line and its own settlement.
     generation_id: str | None = None
+    # What the caller is told beside its request id, before the first message.
+    initial_metadata: dict[str, str] = field(default_factory=dict)
 
+
+_PROPAGATOR = TraceContextTextMapPropagator()
+TRACE_PARENT = "traceparent"
 
 _current_rpc: ContextVar[RpcRecord | None] = ContextVar("evenflow_rpc", default=None)
 
@@ -141,17 +163,33 @@ def start_telemetry() -> Telemetry:
     return Telemetry(provider)
 
 
+def inner_span(tracer: trace.Tracer, name: str) -> AbstractContextManager[trace.Span]:
+    """A span inside the current one, which is current in the block. Where that is not recorded, it is the same one:
+    most calls are not, and each span would cost as much as if it were."""
+    outer = trace.get_current_span()
+    if is_left_out(outer):
+        return nullcontext(outer)
+    return tracer.start_as_current_span(name, record_exception=False)
+
+
+def is_left_out(span: trace.Span) -> bool:
+    """Whether the sampler has decided against the call that `span` is of, and with it against all spans inside."""
+    return span.get_span_context().is_valid and not span.is_recording()
+
+
 def trace_headers(span: trace.Span) -> dict[str, str]:
     """The W3C trace context that makes the receiver's spans children of `span`; empty where nothing is traced."""
     carrier: dict[str, str] = {}
     if span.get_span_context().is_valid:
-        TraceContextTextMapPropagator().inject(carrier, trace.set_span_in_context(span))
+        _PROPAGATOR.inject(carrier, trace.set_span_in_context(span))
     return carrier
 
 
 def trace_parent(headers: abc.Mapping[str, str]) -> otel_context.Context:
     """The caller's trace context, empty if it sent none."""
-    return TraceContextTextMapPropagator().extract(dict(headers), context=otel_context.Context())
+    if TRACE_PARENT not in headers:
+        return otel_context.Context()
+    return _PROPAGATOR.extract(dict(headers), context=otel_context.Context())
 
 
 def configure_logging() -> None:

@@ -17,6 +17,7 @@ import math
 from collections import abc
 from dataclasses import dataclass, field
 
+from engine.core.arrival_order import has_run
 from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.policy import Concession, FlowView, LeaveReason, PlanStart, SequenceView, Service, Terms
 from engine.core.ranking import Ranking
@@ -24,7 +25,7 @@ from engine.core.types import Nanos, TenantId
 from policies import snapshots
 from policies.costs import weight_of
 from policies.options import at_least
-from policies.waiting import first_except, has_run
+from policies.waiting import first_except
 
 DEFAULT_QUANTUM = 512.0  # a twentieth of a pool of 10,000 tokens, as in the artifact of Sheng et al. 2024
 

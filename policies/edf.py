@@ -15,13 +15,14 @@ set them: a tenant that claims tight ones is served first. A head that does not 
 from collections import abc
 from dataclasses import dataclass
 
+from engine.core.arrival_order import has_run
 from engine.core.costs import Prices
 from engine.core.policy import Concession, FlowView, LeaveReason, PlanStart, SequenceView, Service, Terms
 from engine.core.ranking import Ranking
 from engine.core.types import NANOS_PER_MS, Nanos
 from policies import snapshots
 from policies.options import at_least
-from policies.waiting import first_except, has_run, num_uncached_tokens
+from policies.waiting import first_except, num_uncached_tokens
 
 
 @dataclass(slots=True, eq=False)

@@ -14,23 +14,26 @@ import math
 from collections import abc
 from dataclasses import dataclass
 
+from engine.core.arrival_order import has_run
 from engine.core.costs import Prices
 from engine.core.policy import Concession, FlowView, LeaveReason, PlanStart, SequenceView, Service, Terms
 from engine.core.ranking import Ranking
 from engine.core.types import NANOS_PER_MS, Nanos
 from policies import snapshots
 from policies.options import at_least
-from policies.waiting import first_not_passed, has_run
+from policies.waiting import first_not_passed
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Where a request joined: at `level`, when it had `num_output_tokens`; `num_steps` is its prompt in decode steps,
-    paid with the first token after that."""
+    """Where a request joined: at `joined_level`, when it had `num_output_tokens`; `num_steps` is its prompt in decode
+    steps, paid with the first token after that. It is at `level` until it has `num_next_tokens`."""
 
-    level: int
+    joined_level: int
     num_steps: int
     num_output_tokens: int
+    level: int = 0
+    num_next_tokens: float = 0.0
 
 
 class Mlfq:
@@ -109,12 +112,18 @@ class Mlfq:
         self._waiting.put(seq, (*self.key(seq), seq.arrival_index))
 
     def _level(self, seq: SequenceView) -> int:
-        """Level k below the joined one is reached when the quanta of the k levels before it are used up."""
         job = self._jobs.get(seq.arrival_index)
         if job is None:  # it ran before this policy took over, or has ended
             job = self._join(seq)
-        num_emitted = seq.num_output_tokens - job.num_output_tokens
-        if num_emitted <= 0:
-            return job.level
-        quanta = (job.num_steps + num_emitted) // (self._quantum << job.level)
-        return min(job.level + (quanta + 1).bit_length() - 1, self._last_level)
+        if seq.num_output_tokens >= job.num_next_tokens:
+            self._descend(job, seq.num_output_tokens)
+        return job.level
+
+    def _descend(self, job: _Job, num_output_tokens: int) -> None:
+        """Level k below the joined one is reached when the quanta of the k levels before it are used up."""
+        quantum, num_emitted = self._quantum << job.joined_level, num_output_tokens - job.num_output_tokens
+        num_quanta = (job.num_steps + num_emitted) // quantum if num_emitted > 0 else 0
+        num_levels = (num_quanta + 1).bit_length() - 1
+        job.level = min(job.joined_level + num_levels, self._last_level)
+        num_left = max(1, ((2 << num_levels) - 1) * quantum - job.num_steps)
+        job.num_next_tokens = job.num_output_tokens + num_left if job.level < self._last_level else math.inf

@@ -24,26 +24,27 @@ import math
 from collections import abc
 from dataclasses import dataclass, field
 
+from engine.core.arrival_order import has_run
 from engine.core.config import DEFAULT_MAX_PREEMPTIONS
 from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.policy import Concession, FlowView, LeaveReason, PlanStart, SequenceView, Service, Terms
 from engine.core.ranking import Ranking
 from engine.core.types import NANOS_PER_MS, Nanos, PriorityClass
 from policies import snapshots
+from policies.kept_share import KeptShare
 from policies.options import at_least
-from policies.waiting import has_run
 
 WINDOW = 4_096.0  # cost units that a class may be behind or ahead of its kept share
 
 
 @dataclass(slots=True, eq=False)
 class _Class:
-    """`definition` is the newest one seen; `lag` is what its kept share still owes it, in cost units, when the policy
-    had charged `num_charged` in all. Two queues, each with the longest wait first."""
+    """`definition` is the newest one seen; `kept` is its kept share when the policy had charged `num_charged` in all.
+    Two queues, each with the longest wait first."""
 
     definition: PriorityClass
     num_charged: float
-    lag: float = 0.0
+    kept: KeptShare = field(default_factory=lambda: KeptShare(WINDOW))
     started: Ranking[SequenceView] = field(default_factory=Ranking)
     new: Ranking[SequenceView] = field(default_factory=Ranking)
     unfinished: set[int] = field(default_factory=set)
@@ -125,7 +126,8 @@ class Priority:
         cls = self._classes.get(service.flow.priority_class.name)
         if cls is not None:
             cls.definition = service.flow.priority_class
-            cls.lag = max(-WINDOW, self._lag(cls) - cost)
+            cls.kept.accrue(cls.definition, self._num_charged - cls.num_charged)
+            cls.kept.spend(cost)
             cls.num_charged = self._num_charged
 
     def standing(self, flow: FlowView) -> tuple[float, ...]:
@@ -166,12 +168,8 @@ class Priority:
         waited = max(0, self._now - since) if is_waiting else since
         return max(self._best_rank + 1, rank - math.floor(waited / self._ageing_ns))
 
-    def _lag(self, cls: _Class) -> float:
-        kept = cls.definition.min_share * (self._num_charged - cls.num_charged)
-        return min(WINDOW, cls.lag + kept)
-
     def _is_short(self, cls: _Class) -> bool:
-        return cls.definition.min_share > 0 and self._lag(cls) > 0
+        return cls.kept.is_short(cls.definition, self._num_charged - cls.num_charged)
 
     def _class_order(self, name: str) -> tuple[tuple[float, ...], int, str]:
         """A class is where its first head is, so that passes and admissions follow one order."""

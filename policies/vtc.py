@@ -15,6 +15,7 @@ import math
 from collections import abc
 from dataclasses import dataclass, field
 
+from engine.core.arrival_order import has_run
 from engine.core.costs import OUTPUT_COST, PREFILL_COST
 from engine.core.policy import Concession, FlowView, LeaveReason, PlanStart, SequenceView, Service, Terms
 from engine.core.ranking import Ranking
@@ -22,7 +23,7 @@ from engine.core.types import Nanos, TenantId
 from policies import snapshots
 from policies.costs import weight_of
 from policies.options import at_least
-from policies.waiting import first_except, has_run
+from policies.waiting import first_except
 
 
 @dataclass(slots=True, eq=False)

@@ -1,20 +1,12 @@
-"""What the queues of the policies have in common: who has run before, and who comes next beside those passed."""
+"""What the queues of the policies have in common: what a head still needs, and who comes next beside those passed."""
 
 from collections import abc
 from typing import TypeVar
 
 from engine.core.policy import SequenceView
 from engine.core.ranking import Ranking
-from engine.core.types import SequenceStatus
 
 Item = TypeVar("Item")
-
-
-def has_run(seq: SequenceView) -> bool:
-    """True for a waiting sequence that was admitted before: it was preempted, or its blocks are on the host."""
-    if seq.num_preemptions > 0:
-        return True
-    return seq.status is SequenceStatus.SWAPPED or seq.status is SequenceStatus.SWAPPING_IN
 
 
 def num_uncached_tokens(seq: SequenceView) -> int:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 from pydantic.fields import FieldInfo
+from typer.core import TyperGroup
 
 from engine.commands.progress import loading_progress
 from engine.errors import SettingsError, StartError
@@ -22,21 +23,45 @@ from engine.telemetry import configure_logging
 EXIT_START = 1  # may work later: the address is taken
 EXIT_SETTINGS = 2  # will never work like this
 
+MAX_HELP_CHARS = 10_000  # of a line: as wide as the terminal
 METAVARS: dict[object, str] = {int: "INTEGER", float: "NUMBER", Path: "PATH", str: "TEXT", ...: "NAME=VALUE"}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, subcommand_metavar="")
 
 
-def run_engine(**flags: object) -> None:
+class WholeFlags(TyperGroup):
+    """A command whose help breaks lines; the usual boxes cut long flags where the terminal is narrow."""
+
+    # Any: typer passes on what it was told of the command.
+    def __init__(self, **settings: Any) -> None:
+        context = {**(settings.pop("context_settings", None) or {}), "max_content_width": MAX_HELP_CHARS}
+        super().__init__(**{**settings, "rich_markup_mode": None, "context_settings": context})
+
+
+def run_engine(*, check: bool, **flags: object) -> None:
     """Serve a model to gateways, until SIGTERM. Each flag --NAME can be given as EVENFLOW_ENGINE_NAME instead."""
     try:
         settings = read_settings(flags)
-        configure_logging(settings.log_format)
-        code = asyncio.run(_run(settings))
+        check_settings(settings)
+        code = 0 if check else _serve(settings)
     except (StartError, ModelError) as error:
         typer.echo(f"evenflow engine: {error}", err=True)
         code = EXIT_SETTINGS if isinstance(error, SettingsError | ModelError) else EXIT_START
     raise typer.Exit(code)
+
+
+def check_settings(settings: EngineSettings) -> None:
+    """Policies and model are there, as far as can be told without loading the model. Raises SettingsError."""
+    from engine.server.serve import load_policies  # here, so that `evenflow --help` does not wait for gRPC
+
+    load_policies(settings)
+    if settings.model is not None and not settings.model.exists():
+        raise SettingsError("model", f"is {settings.model}, and there is no such file or folder")
+
+
+def _serve(settings: EngineSettings) -> int:
+    configure_logging(settings.log_format)
+    return asyncio.run(_run(settings))
 
 
 async def _run(settings: EngineSettings) -> int:
@@ -79,7 +104,13 @@ def _help(field: FieldInfo) -> str:
     return f"{field.description} Default: {field.default}."
 
 
-_FLAGS = [_flag(name, field) for name, field in EngineSettings.model_fields.items()]
+_CHECK = inspect.Parameter(
+    "check",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[bool, typer.Option("--check", help="Judge the settings, and serve nothing.")],
+)
+_FLAGS = [*(_flag(name, field) for name, field in EngineSettings.model_fields.items()), _CHECK]
 run_engine.__signature__ = inspect.Signature(_FLAGS)  # type: ignore[attr-defined]  # what typer reads the options from
 run_engine.__annotations__ = {flag.name: flag.annotation for flag in _FLAGS}
-app.callback(invoke_without_command=True)(run_engine)
+app.callback(invoke_without_command=True, cls=WholeFlags)(run_engine)

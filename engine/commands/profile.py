@@ -3,7 +3,7 @@
 import platform
 from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -16,6 +16,9 @@ from engine.commands.progress import loading_progress
 from engine.errors import StartError
 from engine.model.errors import ModelError
 from engine.settings import read_settings
+
+if TYPE_CHECKING:
+    from engine.server.backend import Backend
 
 EXIT_SETTINGS = 2
 MAX_RESIDUAL = 0.15  # above, a simulation on this line misleads
@@ -37,34 +40,45 @@ def run_profile(
     seconds: Annotated[float, typer.Option("--seconds", min=1, help="For the measurements.")] = 60.0,
 ) -> None:
     """Measure steps of many shapes on the live runner, fit the cost line, and print how well it fits."""
+    backend = _load(
+        {
+            "listen": "127.0.0.1:0",  # nobody listens
+            "model": model,
+            "device": device,
+            "dtype": dtype,
+            "num_threads": num_threads,
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": max_num_batched_tokens,
+        }
+    )
+    found = _measure(backend, seconds)
+    _show(found)
+    if output is not None:
+        _write(found, output)
+
+
+def _load(flags: dict[str, object]) -> "Backend":
+    """Exits, with one line that says why, where the engine cannot be loaded so."""
     # Here, so that `evenflow --help` does not wait for gRPC.
     from engine.server.backend import load_backend
 
     try:
-        settings = read_settings(
-            {
-                "listen": "127.0.0.1:0",  # nobody listens
-                "model": model,
-                "device": device,
-                "dtype": dtype,
-                "num_threads": num_threads,
-                "max_num_seqs": max_num_seqs,
-                "max_num_batched_tokens": max_num_batched_tokens,
-            }
-        )
-        with loading_progress(str(model or "the default model")) as on_loading:
-            backend = load_backend(settings, on_loading)
+        settings = read_settings(flags)
+        with loading_progress(str(flags["model"] or "the default model")) as on_loading:
+            return load_backend(settings, on_loading)
     except (StartError, ModelError) as error:
         typer.echo(f"evenflow profile: {error}", err=True)
         raise typer.Exit(EXIT_SETTINGS) from None
+
+
+def _measure(backend: "Backend", budget_s: float) -> Profile:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("measuring")
-        found = profile(
-            backend, budget_s=seconds, on_progress=lambda done, total: bar.update(task, completed=done, total=total)
-        )
-    _show(found)
-    if output is not None:
-        _write(found, output)
+
+        def show(num_done: int, num_total: int) -> None:
+            bar.update(task, completed=num_done, total=num_total)
+
+        return profile(backend, budget_s=budget_s, on_progress=show)
 
 
 def _show(found: Profile) -> None:

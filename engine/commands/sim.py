@@ -25,7 +25,7 @@ from engine.sim.report import outcome_tables, to_json_text, write_picture
 from engine.sim.run import Setup, parse_policy, policy_label, simulate
 from engine.sim.scenarios import SCENARIOS
 from engine.sim.scenarios_at_scale import SCENARIOS as SCENARIOS_AT_SCALE
-from engine.sim.suite import REFERENCE, Bench, Options, Scenario
+from engine.sim.suite import REFERENCE, Bench, Options, Scenario, Verdict
 from engine.sim.traffic.reshape import Shape
 from engine.sim.traffic.row import NANOS_PER_S
 from engine.sim.traffic.source import TrafficSource, open_traffic
@@ -44,6 +44,12 @@ class Span(NamedTuple):
 
     until: Nanos | None
     warm_up_ns: int
+
+    @classmethod
+    def of(cls, until_s: float | None, warm_up_s: float) -> "Span":
+        """From seconds."""
+        until = None if until_s is None else Nanos(round(until_s * NANOS_PER_S))
+        return cls(until, round(warm_up_s * NANOS_PER_S))
 
 
 @app.command()
@@ -94,9 +100,8 @@ def run(
             options.parse_tenancy(weight or (), priority_class or ()),
         )
         traffic = _traffic(source, options.traces_folder(traces), load, base)
-        span = Span(None if until is None else Nanos(round(until * NANOS_PER_S)), round(warm_up * NANOS_PER_S))
         setups = [replace(base, scheduling=choice) for choice in policies]
-        outcomes = [_outcome(setup, traffic, span, decision_log) for setup in setups]
+        outcomes = [_outcome(setup, traffic, Span.of(until, warm_up), decision_log) for setup in setups]
         _show(outcomes, base, json, picture, traffic.name)
 
 
@@ -122,17 +127,8 @@ def suite(
         policies = tuple(parse_policy(text) for text in policy or ("fair", "fcfs"))
         line, victims = load_cost_line(costs), parse_policy(preemption_policy)
         bench = Bench(Options(policies, victims, REFERENCE, line, seed, scale, folder))
-        verdicts = []
-        for each in chosen:
-            for choice in policies:
-                typer.echo(f"{each.name} {each.title}: {policy_label(choice)}", err=True)
-                verdicts.append(each.verdict(bench, choice))
-        if str(json) != "-":
-            stdout = output.table_console()
-            stdout.print(f"C = {bench.work_per_s:,.0f} work/s on cost line {line.name}, seed {seed}, scale {scale:g}")
-            stdout.print(suite_table.verdict_table(chosen, verdicts))
-            stdout.print(suite_table.summary(verdicts))
-        output.write_json(json, {"work_per_s": bench.work_per_s, "verdicts": suite_table.verdicts_to_json(verdicts)})
+        verdicts = _verdicts(chosen, bench)
+        suite_table.show(chosen, bench, verdicts, json)
     if not all(verdict.passed for verdict in verdicts if verdict.policy == policy_label(policies[0])):
         raise typer.Exit(EXIT_DIFFERENT)
 
@@ -211,13 +207,7 @@ def validate(
 
         size = validation.LiveSize(model, max_num_seqs, max_num_batched_tokens, num_device_blocks, num_host_blocks)
         plan = validation.Plan(policies, victims, costs or None, load, repeat)
-        comparisons = validation.validate(traffic, size, plan)
-        if str(json) != "-":
-            stdout = output.table_console()
-            stdout.print(validation.comparison_table(comparisons))
-            for line in validation.verdict_lines(comparisons):
-                stdout.print(line, markup=False, highlight=False)
-        output.write_json(json, validation.comparisons_to_json(comparisons))
+        validation.show(validation.validate(traffic, size, plan), json)
 
 
 def _check_validation(traffic: Trace, model: Path | None, costs: str) -> None:
@@ -257,7 +247,7 @@ def _outcome(setup: Setup, traffic: Trace, span: Span, decision_log: Path | None
     for fault in finished.policy_faults:
         typer.echo(f"evenflow sim run: {fault}; requests were served in order of arrival from then on", err=True)
     outcome = recorder.result(finished.ended_at)
-    return replace(outcome, notes=(*outcome.notes, *finished.policy_faults))
+    return replace(outcome, notes=(*outcome.notes, *traffic.notes_of_rows, *finished.policy_faults))
 
 
 def _show(outcomes: abc.Sequence[Outcome], setup: Setup, json: Path | None, picture: Path | None, title: str) -> None:
@@ -278,6 +268,16 @@ def _scenarios(names: list[str] | None, *, has_traces: bool) -> tuple[Scenario, 
         if name not in known:
             raise ScenarioError(f"there is no simulated scenario {name}; there are {', '.join(known)}")
     return tuple(known[name] for name in names)
+
+
+def _verdicts(scenarios: abc.Iterable[Scenario], bench: Bench) -> list[Verdict]:
+    """Of each scenario under each policy; stderr tells which one is running."""
+    verdicts = []
+    for scenario in scenarios:
+        for choice in bench.options.policies:
+            typer.echo(f"{scenario.name} {scenario.title}: {policy_label(choice)}", err=True)
+            verdicts.append(scenario.verdict(bench, choice))
+    return verdicts
 
 
 def _difference_text(log: Path, difference: Difference) -> str:

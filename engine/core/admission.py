@@ -28,36 +28,47 @@ MAX_CLAIMANTS = 4  # heads that may ask all residents to give way, per plan
 Rank = tuple[tuple[float, ...], int]
 
 
+Moment = tuple[int, int]  # while it is the same, so are all ranks
+
+
 class Turns:
     """Prompts by the turns that they have had in this plan, then by rank.
 
     Ranks only rise within a plan, so an old one is put right when it comes first.
     """
 
-    def __init__(self, rank: abc.Callable[[Sequence], Rank], seqs: abc.Iterable[Sequence]) -> None:
-        self._rank = rank
-        self._heap = [(0, rank(seq), seq) for seq in seqs]
+    def __init__(
+        self,
+        rank: abc.Callable[[Sequence], Rank],
+        moment: abc.Callable[[], Moment],
+        seqs: abc.Iterable[Sequence],
+    ) -> None:
+        self._rank, self._moment = rank, moment
+        now = moment()
+        self._heap = [(0, rank(seq), seq, now) for seq in seqs]
         heapq.heapify(self._heap)
 
-    def first(self) -> tuple[int, Rank, Sequence] | None:
-        """The prompt whose turn it is, with its turns so far and its rank; None if there is none."""
+    def first(self) -> tuple[int, Rank, Sequence, Moment] | None:
+        """The prompt whose turn it is, with its turns so far, its rank, and when that was taken; None if there is
+        none."""
+        now = self._moment()
         while self._heap:
-            num_turns, known, seq = self._heap[0]
-            rank = self._rank(seq)
-            if rank <= known:
+            num_turns, known, seq, taken_at = self._heap[0]
+            if taken_at == now:
                 return self._heap[0]
-            heapq.heapreplace(self._heap, (num_turns, rank, seq))
+            rank = max(known, self._rank(seq))
+            heapq.heapreplace(self._heap, (num_turns, rank, seq, now))
         return None
 
     def put(self, seq: Sequence) -> None:
         """One more prompt, which has just had a turn."""
-        heapq.heappush(self._heap, (1, self._rank(seq), seq))
+        heapq.heappush(self._heap, (1, self._rank(seq), seq, self._moment()))
 
     def end_turn(self, *, goes_on: bool) -> None:
         """The first one has had its turn, and takes more of them or not."""
-        num_turns, rank, seq = self._heap[0]
+        num_turns, rank, seq, taken_at = self._heap[0]
         if goes_on:
-            heapq.heapreplace(self._heap, (num_turns + 1, rank, seq))
+            heapq.heapreplace(self._heap, (num_turns + 1, rank, seq, taken_at))
         else:
             heapq.heappop(self._heap)
 
@@ -91,7 +102,11 @@ class Admission:
         """Every turn of the band is taken."""
         self.pacing.prices = self._lifecycle.prices
         self.pacing.begin(step)
-        turns = Turns(self._rank, [seq for seq in band.prompts if seq.status in RESIDENT])
+        turns = Turns(
+            self._rank,
+            lambda: (self._lifecycle.num_transitions, step.num_grants),
+            [seq for seq in band.prompts if seq.status in RESIDENT],
+        )
         head = self._next_head(step, band)
         while step.budget > 0:
             first = turns.first()
@@ -209,7 +224,7 @@ class Admission:
         if seq.status not in RESIDENT or not self._rows.take(step, seq):
             return False
         self._start(step, seq)
-        num_takeable = self._memory.num_spare if band.is_yielding else self._memory.num_unclaimed
+        num_takeable = self._memory.num_takeable(is_entitled=not band.is_yielding)
         return self._grant(step, seq, num_tokens, max(0, num_takeable))
 
     def _start(self, step: Step, seq: Sequence) -> None:
@@ -223,9 +238,7 @@ class Admission:
         end = min(start + num_tokens, (len(table.device) + num_takeable) * self._config.block_size)
         if end <= start:
             return False
-        if end > self._blocks.capacity(table):
-            step.num_old_blocks.setdefault(seq, len(table.device))
-            self._blocks.grow(seq, end)
+        self._memory.grow(step, seq, end)
         step.grant(seq, end - start)
         self.pacing.spend(seq, start, end - start)
         return True

@@ -64,10 +64,8 @@ def bands(lifecycle: Lifecycle, terms: Terms) -> list[Band]:
     result = {name: Band(name, terms, is_yielding=False, part=Part(), rest=Part()) for name in names or [None]}
     only = result.get(None)
     yielding = terms.yielding
-    if only is not None and not yielding and not lifecycle.paused:
-        part = only.part
-        for seq in lifecycle.running:
-            (part.decodes if seq.num_tokens - seq.num_computed_tokens == 1 else part.prompts).append(seq)
+    if only is not None and not yielding:
+        only.part = _part(lifecycle)
         return [only]
     for seqs, is_paused in ((lifecycle.running, False), (lifecycle.paused, True)):
         for seq in seqs:
@@ -78,6 +76,16 @@ def bands(lifecycle: Lifecycle, terms: Terms) -> list[Band]:
             else:
                 (part.paused_decodes if is_paused else part.decodes).append(seq)
     return list(result.values())
+
+
+def _part(lifecycle: Lifecycle) -> Part:
+    """All residents."""
+    decodes = [seq for seq in lifecycle.running if seq.num_tokens - seq.num_computed_tokens <= 1]
+    paused_decodes = [seq for seq in lifecycle.paused if seq.num_tokens - seq.num_computed_tokens <= 1]
+    if len(decodes) + len(paused_decodes) == len(lifecycle.running) + len(lifecycle.paused):
+        return Part(decodes, paused_decodes)
+    residents = (*lifecycle.running, *lifecycle.paused)
+    return Part(decodes, paused_decodes, [seq for seq in residents if seq.num_tokens - seq.num_computed_tokens > 1])
 
 
 def _class_names(lifecycle: Lifecycle, terms: Terms) -> list[str | None] | None:

@@ -26,9 +26,6 @@ class Tally:
     num_prefill_keys: int = 0
 
 
-NO_TALLY = Tally()  # of a flow that only decodes
-
-
 @dataclass(frozen=True, slots=True)
 class End:
     """How a sequence ended in the step that is being committed."""
@@ -53,44 +50,46 @@ class Committer:
         num_outputs: dict[Flow, int] = {}
         tallies: defaultdict[Flow, Tally] = defaultdict(Tally)
         ends: list[End] = []
-        finished = SequenceStatus.FINISHED
-        for seq, does_sample in zip(step.granted, samples, strict=True):
-            if seq.status is finished:
-                continue  # ended while the plan was open: what was computed for it is discarded
-            flow, num_tokens = seq.flow, seq.num_tokens
-            is_plain = does_sample and seq.has_spoken and num_tokens < seq.num_plain_tokens
-            if not (is_plain and self._emit(seq, output)):
-                _advance(seq, tallies)
-                end = self._take_output(seq, does_sample, output, now)
-                if end is not None:
-                    ends.append(end)
-                elif seq.hold_reason is not None:
-                    self._lifecycle.pause(seq, seq.hold_reason, now)
-            num_outputs[flow] = num_outputs.get(flow, 0) + seq.num_tokens - num_tokens
+        for seq, does_sample in self._emit(zip(step.granted, samples, strict=True), output, num_outputs):
+            _advance(seq, tallies)
+            end = self._take_output(seq, does_sample, output, now)
+            if end is not None:
+                ends.append(end)
+            elif seq.hold_reason is not None:
+                self._lifecycle.pause(seq, seq.hold_reason, now)
         step.forget_planned()  # charging takes its place: a rank that is taken meanwhile counts neither twice
         self._charge(num_outputs, tallies, step)
         for end in ends:
             self._lifecycle.finish(end.seq, end.reason, now, end.error)
         self._lifecycle.release_ended()
 
-    def _emit(self, seq: Sequence, output: StepOutput) -> bool:
-        """True if `seq`, which has emitted before, has done so again: one token, which changes nothing else.
+    def _emit(
+        self, granted: abc.Iterable[tuple[Sequence, bool]], output: StepOutput, num_outputs: dict[Flow, int]
+    ) -> abc.Iterator[tuple[Sequence, bool]]:
+        """Those that have emitted before and do so again, one token that changes nothing else, have got on. Yields the
+        others, each in its turn. `num_outputs` counts what all of them emit.
 
         What `_advance` and `_take_output` do, for the case that is the most frequent by far.
         """
-        row = seq.row
-        assert row is not None, "a sequence was granted tokens without a row"
-        token_ids = output.accepted.get(row, ())
-        if len(token_ids) != 1 or seq.num_computed_tokens < seq.num_regained_tokens or row in output.errors:
-            return False
-        seq.num_scheduled_tokens = 0
-        seq.num_computed_tokens = seq.num_tokens
-        seq.num_tokens += 1
-        seq.output_token_ids += token_ids
-        seq.timeline.num_decode_steps += 1
-        if self.tells_tokens:
-            self._lifecycle.events.append(TokensEmitted(seq.key, token_ids, output.logprobs.get(row, ())[:1]))
-        return True
+        accepted, errors, logprobs, events = output.accepted, output.errors, output.logprobs, self._lifecycle.events
+        finished, tells_tokens = SequenceStatus.FINISHED, self.tells_tokens
+        for seq, does_sample in granted:
+            flow, row, num_tokens = seq.flow, seq.row, seq.num_tokens
+            if seq.status is finished:
+                continue  # ended while the plan was open: what was computed for it is discarded
+            assert row is not None, "a sequence was granted tokens without a row"
+            can_be_plain = does_sample and seq.has_spoken and num_tokens < seq.num_plain_tokens and row not in errors
+            if can_be_plain and seq.num_computed_tokens >= seq.num_regained_tokens and len(accepted[row]) == 1:
+                seq.num_scheduled_tokens = 0
+                seq.num_computed_tokens = num_tokens
+                seq.num_tokens = num_tokens + 1
+                seq.output_token_ids += accepted[row]
+                seq.timeline.num_decode_steps += 1
+                if tells_tokens:
+                    events.append(TokensEmitted(seq.key, accepted[row], logprobs.get(row, ())[:1] if logprobs else ()))
+            else:
+                yield seq, does_sample
+            num_outputs[flow] = num_outputs.get(flow, 0) + seq.num_tokens - num_tokens
 
     def _take_output(self, seq: Sequence, samples: bool, output: StepOutput, now: Nanos) -> End | None:
         row = seq.row
@@ -116,16 +115,21 @@ class Committer:
         yielding = step.terms.yielding
         services = []
         for flow, num_output in num_outputs.items():  # in the order of the plan's columns, which is fixed
-            account, is_borrowed, tally = flow.account, flow in yielding, tallies.get(flow, NO_TALLY)
-            num_prefill, num_recomputed = tally.num_prefill_tokens, tally.num_recomputed_tokens
-            account.num_output_tokens += num_output
-            account.num_prefill_tokens += num_prefill
-            account.num_recomputed_tokens += num_recomputed
-            if is_borrowed:
-                account.num_borrowed_tokens += num_prefill + num_output
-            num_keys = tally.num_prefill_keys
-            services.append(Service(flow, num_prefill, num_output, num_recomputed, is_borrowed, num_keys))
+            if flow in tallies or flow in yielding:
+                services.append(_service(flow, num_output, tallies.get(flow, Tally()), is_borrowed=flow in yielding))
+            else:
+                services.append(flow.decodes(num_output))
+            flow.account.num_output_tokens += num_output
         self._lifecycle.policy.charge(services)
+
+
+def _service(flow: Flow, num_output: int, tally: Tally, *, is_borrowed: bool) -> Service:
+    account, num_prefill, num_recomputed = flow.account, tally.num_prefill_tokens, tally.num_recomputed_tokens
+    account.num_prefill_tokens += num_prefill
+    account.num_recomputed_tokens += num_recomputed
+    if is_borrowed:
+        account.num_borrowed_tokens += num_prefill + num_output
+    return Service(flow, num_prefill, num_output, num_recomputed, is_borrowed, tally.num_prefill_keys)
 
 
 def _advance(seq: Sequence, tallies: defaultdict[Flow, Tally]) -> None:

@@ -43,9 +43,9 @@ class Demands:
         for flow in self._gone:
             flow.is_flagged = False  # nobody was denied anything in the plan that followed
         self._gone.clear()
-        none, satisfied, backlogged = Demand.NONE, Demand.SATISFIED, Demand.BACKLOGGED
+        none, satisfied = Demand.NONE, Demand.SATISFIED
         for flow in self._touched:
-            demand = (backlogged if flow.is_flagged else satisfied) if flow.num_wanting else none
+            demand = _demand_of(flow)
             if demand is none and flow.is_flagged:
                 self._gone[flow] = None
             if demand is not flow.demand:
@@ -58,6 +58,10 @@ class Demands:
         self._touched = {}
         return changed, list(self._satisfied)
 
+    def are_settled(self) -> bool:
+        """True if no flow's demand will be another when the next plan begins."""
+        return all(flow.num_wanting and _demand_of(flow) is flow.demand for flow in self._touched)
+
     def end(self, served: abc.Iterable[Flow]) -> None:
         """A plan is made that grants tokens to the flows in `served`, each with its `num_satisfied` counted."""
         touched = self._touched
@@ -66,6 +70,15 @@ class Demands:
             if flow.is_flagged:
                 touched[flow] = None
         for flow in served:
-            flow.is_flagged = flow.num_satisfied < flow.num_wanting
-            touched[flow] = None
+            is_flagged = flow.num_satisfied < flow.num_wanting
+            if is_flagged is not flow.is_flagged:
+                flow.is_flagged = is_flagged
+                touched[flow] = None
             flow.num_satisfied = 0
+
+
+def _demand_of(flow: Flow) -> Demand:
+    """What its flag and those that want service make of it."""
+    if not flow.num_wanting:
+        return Demand.NONE
+    return Demand.BACKLOGGED if flow.is_flagged else Demand.SATISFIED

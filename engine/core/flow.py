@@ -8,7 +8,7 @@ import math
 from collections import OrderedDict, abc
 from dataclasses import dataclass, field
 
-from engine.core.policy import Demand
+from engine.core.policy import Demand, Service
 from engine.core.stats import TenantStats
 from engine.core.types import PathNode, PriorityClass, Request, SequenceStatus, TenantId
 
@@ -62,6 +62,7 @@ class Flow:
     weight         the product of the weights of its nodes
     num_wanting    unfinished sequences that are not held
     num_satisfied  of them, those that got all that they could use in the plan being made
+    last_decodes   what the flow got in the latest step that only decoded for it
     is_flagged     after the last plan some sequence could have used more tokens or memory (rule R7 of docs/fairness.md)
 
     Written by Lifecycle, BlockManager, Step and Demands.
@@ -77,10 +78,18 @@ class Flow:
     num_device_blocks: int = 0
     num_rows: int = 0
     is_flagged: bool = False
+    last_decodes: Service | None = None
 
     @property
     def tenant_id(self) -> TenantId:
         return self.account.id
+
+    def decodes(self, num_tokens: int) -> Service:
+        """Service of a step that only decoded for the flow: mostly the same as in the step before."""
+        service = self.last_decodes
+        if service is None or service.num_output_tokens != num_tokens:
+            service = self.last_decodes = Service(self, 0, num_tokens, 0)
+        return service
 
 
 class Flows:

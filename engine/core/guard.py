@@ -104,13 +104,19 @@ class GuardedPolicy:
             self.fail(error)
             return self.policy.key(seq)
 
-    def concede(self, victim: SequenceView, claimant: SequenceView) -> Concession:
+    def concessions(self, owners: abc.Iterable[Sequence], claimant: Sequence) -> dict[Sequence, Concession]:
+        """Those of `owners` that give up something for `claimant`, and what."""
+        concessions: dict[Sequence, Concession] = {}
+        concede, nothing = self.policy.concede, Concession.NOTHING
         try:
-            concession = self.policy.concede(victim, claimant)
-            return concession if isinstance(concession, Concession) else Concession(concession)
+            for owner in owners:
+                concession = concede(owner, claimant)
+                if concession is not nothing:
+                    is_known = isinstance(concession, Concession)
+                    concessions[owner] = concession if is_known else Concession(concession)
         except CAUGHT as error:
             self.fail(error)
-            return Concession.NOTHING
+        return concessions
 
     def first_to_concede(self, owners: abc.Iterable[Sequence], claimant: Sequence) -> Sequence | None:
         """The first of `owners` that gives up at least its row for `claimant`."""
@@ -229,7 +235,7 @@ def _checked(victims: abc.Iterator[SequenceView], resident: abc.Sequence[Sequenc
 def _ranks(numbers: abc.Iterable[float]) -> tuple[float, ...]:
     """The numbers, each of which compares with any other. Raises ValueError where one does not."""
     ranks = tuple(map(float, itertools.islice(numbers, MAX_RANKS)))
-    if any(map(math.isnan, ranks)):
+    if math.isnan(sum(ranks)) and any(map(math.isnan, ranks)):  # so is a sum of infinities of both signs
         raise ValueError(f"there is no order among {ranks}")
     return ranks
 

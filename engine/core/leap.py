@@ -12,9 +12,8 @@ from typing import Protocol, runtime_checkable
 
 from engine.core.admission import MAX_CLAIMANTS
 from engine.core.config import AdmissionReserve
-from engine.core.demand import Demands
 from engine.core.plan import StepPlan
-from engine.core.policy import Demand, SchedulingPolicy, Service
+from engine.core.policy import SchedulingPolicy, Service
 from engine.core.scheduler import Scheduler
 from engine.core.sequence import Sequence
 from engine.core.step import Step
@@ -54,7 +53,7 @@ class Leap:
 
     def max_steps(self) -> int:
         """How often the open plan may be repeated, as far as the core can tell; 0 if the next plan may be another."""
-        opened = self._scheduler._open
+        opened = self._scheduler.open_plan
         if opened is None or self._leaping_policy() is None:
             return 0
         plan, step = opened
@@ -75,13 +74,14 @@ class Leap:
         between. Where the policy takes fewer steps, the later times do not count. Returns the open plan, or None if
         nothing has changed.
         """
-        opened = self._scheduler._open
+        opened = self._scheduler.open_plan
         assert opened is not None, "max_steps allows none without an open plan"
         plan, step = opened
         num_steps = self._charge(step, times)
         if not num_steps:
             return None
-        self._advance_pacing(step, num_steps)
+        if self._config.mix_prefill:  # else prompts are paced before the decodes are granted
+            self._scheduler.planner.pacing.repeat_decodes(step.num_decodes, step.num_context, num_steps)
         grown = self._grow(step.granted, num_steps)
         for seq in step.granted:
             seq.num_tokens += num_steps
@@ -93,7 +93,7 @@ class Leap:
         step.num_old_blocks = grown
         self._lifecycle.num_plans += num_steps
         plan = self._next_plan(plan, step, num_steps)
-        self._scheduler._open, self._scheduler._num_open_plans = (plan, step), plan.step_id
+        self._scheduler.leap_to(plan)
         return plan
 
     def _leaping_policy(self) -> LeapingPolicy | None:
@@ -109,16 +109,12 @@ class Leap:
         lifecycle = self._lifecycle
         if len(step.granted) != step.num_decodes or len(step.granted) != len(lifecycle.running) or step.terms.yielding:
             return False
-        busy = (lifecycle.paused, lifecycle.held, lifecycle.swapped, lifecycle.ended_in_plan)
-        if (
-            any(busy)
-            or lifecycle.events
-            or lifecycle.blocks.in_flight
-            or self._scheduler._planner._memory.claimant is not None
-        ):
+        others = (lifecycle.paused, lifecycle.held, lifecycle.swapped, lifecycle.ended_in_plan)
+        is_busy = any(others) or bool(lifecycle.events or lifecycle.blocks.in_flight)
+        if is_busy or self._scheduler.planner.claimant is not None:
             return False
         has_one_band = step.terms.class_order is None or len(lifecycle.flows.class_ranks()) < 2
-        return has_one_band and _is_settled(lifecycle.demands)
+        return has_one_band and lifecycle.demands.are_settled()
 
     def _can_repeat(self, step: Step) -> bool:
         """True if each token is new output, and those that wait are out for as long as the policy names the same heads.
@@ -133,7 +129,7 @@ class Leap:
         if not self._lifecycle.policy.waiting:
             return True
         if not self._lifecycle.rows.num_free:
-            return self._scheduler._planner._rows.are_exhausted and self._is_ample(step)
+            return self._scheduler.planner.are_rows_exhausted and self._is_ample(step)
         config = self._config
         can_change = config.admission_interval > 1 or step.terms.paces_prefill or config.target_step_ms > 0
         if can_change or not step.passed or config.admission_reserve is AdmissionReserve.PEAK:
@@ -176,16 +172,6 @@ class Leap:
             flow.account.num_output_tokens += count * num_steps
         return num_steps
 
-    def _advance_pacing(self, step: Step, num_steps: int) -> None:
-        if self._config.mix_prefill:  # else prompts are paced before the decodes are granted
-            pacing, num_decodes = self._scheduler._planner._admission.pacing, step.num_decodes
-            base_ns, clock_ns = pacing.prices.step.base_ns, pacing._decode_clock_ns
-            decodes_ns = pacing.prices.step.decodes_ns
-            first = step.num_context + num_decodes
-            for num_context in range(first, first + num_steps * num_decodes, num_decodes):
-                clock_ns += base_ns + decodes_ns(num_decodes, num_context)
-            pacing._decode_clock_ns = clock_ns
-
     def _grow(self, seqs: abc.Sequence[Sequence], num_steps: int) -> dict[Sequence, int]:
         """Blocks are taken in the order of the steps. Returns who grew in the last one, with what it had before."""
         size = self._config.block_size
@@ -213,12 +199,3 @@ class Leap:
             num_tokens=plan.num_tokens,
             samples=plan.samples,
         )
-
-
-def _is_settled(demands: Demands) -> bool:
-    """True if no flow's demand will be another when the next plan begins."""
-    for flow in demands._touched:
-        demand = Demand.BACKLOGGED if flow.is_flagged else Demand.SATISFIED
-        if demand is not flow.demand or not flow.num_wanting:
-            return False
-    return True

@@ -45,8 +45,9 @@ from engine.core.types import (
 class Lifecycle:
     """The sequences, their rows and blocks, and what happened to them since `take_events`.
 
-    num_plans  plans that were begun, the one being made included
-    copies     copies that have begun and that the runner has not been told of
+    num_plans        plans that were begun, the one being made included
+    num_transitions  changes of a sequence's state
+    copies           copies that have begun and that the runner has not been told of
     """
 
     def __init__(self, config: SchedulerConfig, policy: GuardedPolicy) -> None:
@@ -65,11 +66,8 @@ class Lifecycle:
         self.expiring: Ranking[Sequence] = Ranking()
         self.events: list[Event] = []
         self.copies: list[BlockCopy] = []
-        self.num_plans = 0
-        self.num_ends = 0
-        self.num_preemptions = 0
-        self.num_pauses = 0
-        self.num_swaps = 0
+        self.num_plans = self.num_transitions = self.num_ends = 0
+        self.num_preemptions = self.num_pauses = self.num_swaps = 0
         self._num_arrivals = 0
 
     @property
@@ -253,6 +251,7 @@ class Lifecycle:
         num_sequences = seq.flow.account.num_sequences
         num_sequences[seq.status] -= 1
         num_sequences[status] += 1
+        self.num_transitions += 1
         seq.status = status
 
     def _hold_or_let_go(self, seq: Sequence, reason_before: PauseReason | None, now: Nanos) -> None:

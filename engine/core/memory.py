@@ -47,6 +47,7 @@ class Memory:
         self._claim: Claim | None = None
         self._num_reserved = 0
         self._num_lacking_by_others: int | None = None  # of residents, known from the first question in a plan on
+        self._num_known_lacking: int | None = None  # likewise, for their known tokens; until a table changes
         self._has_grown = False
 
     @property
@@ -67,7 +68,7 @@ class Memory:
     def begin(self, step: Step) -> None:
         """A plan begins. A claim ends whose owner is gone, is held, or yields."""
         self._num_reserved = 0
-        self._num_lacking_by_others = None
+        self._num_lacking_by_others = self._num_known_lacking = None
         self._has_grown = False
         claim = self._claim
         if claim is None:
@@ -129,7 +130,7 @@ class Memory:
             return False
         if num_needed + self._num_growth(step, seq) <= num_spare or not self._can_anyone_grow(step):
             return True
-        return self.is_light(step, seq) and num_needed + self._num_promised(step) <= num_spare
+        return num_needed + self._num_promised(step) <= num_spare and self.is_light(step, seq)
 
     def _try_claim(self, step: Step, seq: Sequence, *, is_behind: bool) -> bool:
         """True if `seq` has opened a claim: free blocks, those on their way, and victims' together are enough.
@@ -164,6 +165,24 @@ class Memory:
         self._make_room(step, seq)
         return self.num_unclaimed > 0 and seq.row is not None
 
+    def num_takeable(self, *, is_entitled: bool) -> int:
+        """Free blocks that running sequences may take, whether they are entitled to what is reserved, or not."""
+        return self.num_unclaimed if is_entitled else self.num_spare
+
+    def grow(self, step: Step, seq: Sequence, num_tokens: int) -> None:
+        """The table of `seq` holds `num_tokens` tokens. The caller has checked that the blocks are free."""
+        if num_tokens > self._blocks.capacity(seq.block_table):
+            self._num_known_lacking = None
+            step.num_old_blocks.setdefault(seq, len(seq.block_table.device))
+            self._blocks.grow(seq, num_tokens)
+
+    def grow_by_one(self, step: Step, seqs: abc.Sequence[Sequence]) -> None:
+        """Each of `seqs`, all of them different, has a block more. The caller has checked that so many are free."""
+        self._num_known_lacking = None
+        for seq in seqs:
+            step.num_old_blocks.setdefault(seq, len(seq.block_table.device))
+        self._blocks.grow_by_one(seqs)
+
     def give_way(self, step: Step, victim: Sequence) -> None:
         """All blocks of `victim` are free, whatever it loses."""
         self._note(step, victim)
@@ -191,6 +210,7 @@ class Memory:
             self.preemptions.recompute(victim, reason, step.now)
 
     def _note(self, step: Step, victim: Sequence) -> None:
+        self._num_known_lacking = None
         # A held sequence was not getting any further, so taking its blocks cannot start a back and forth.
         step.has_preempted = step.has_preempted or victim.hold_reason is None
 
@@ -212,7 +232,8 @@ class Memory:
         if self._config.admission_reserve is not AdmissionReserve.GROWTH:
             return False
         shares = self._victims.shares(step, seq.flow)
-        return len(shares) > 1 and holds_little(seq.flow.num_device_blocks, self.num_needed(seq), shares[seq.flow])
+        is_alone = len(shares.weights) < 2
+        return not is_alone and holds_little(seq.flow.num_device_blocks, self.num_needed(seq), shares.of(seq.flow))
 
     def _is_hopeless(self, seq: Sequence) -> bool:
         """True if `seq` would not fit beside the blocks of its own flow even if all others were gone."""
@@ -222,8 +243,11 @@ class Memory:
 
     def _num_promised(self, step: Step) -> int:
         """Blocks that residents still need for their known tokens, but for those that yield."""
-        size = self._config.block_size
-        return sum([-(-seq.num_tokens // size) - len(seq.block_table.device) for seq in self._growing(step)])
+        if self._num_known_lacking is None:
+            size = self._config.block_size
+            lacking = [-(-seq.num_tokens // size) - len(seq.block_table.device) for seq in self._growing(step)]
+            self._num_known_lacking = sum(lacking)
+        return self._num_known_lacking
 
     def _num_growth(self, step: Step, head: Sequence) -> int:
         """Blocks that must stay free beside the known tokens of `head`."""

@@ -71,6 +71,13 @@ class Pacing:
             limit_ns = self._step_chunks_ns
         self._step_limit_ns = min(limit_ns, self._target_ns())
 
+    def repeat_decodes(self, num_decodes: int, num_context: int, num_steps: int) -> None:
+        """So many steps began that only decode, each with `num_context` keys and `num_decodes` more than the last."""
+        costs, clock_ns = self.prices.step, self._decode_clock_ns
+        for num_keys in range(num_context + num_decodes, num_context + (num_steps + 1) * num_decodes, num_decodes):
+            clock_ns += costs.base_ns + costs.decodes_ns(num_decodes, num_keys)
+        self._decode_clock_ns = clock_ns
+
     def can_make_way(self, seq: Sequence) -> bool:
         """True if the prompt of `seq`, which waits, is so short that others may be held up for it."""
         chunk_ns = self.prices.step.chunk_ns(0, seq.num_tokens)

@@ -26,6 +26,7 @@ from engine.core.config import SchedulerConfig
 from engine.core.guard import GuardedPreemption
 from engine.core.lifecycle import Lifecycle
 from engine.core.memory import Memory
+from engine.core.pacing import Pacing
 from engine.core.policy import PlanStart
 from engine.core.row_giver import RowGiver
 from engine.core.sequence import Sequence
@@ -44,6 +45,20 @@ class Planner:
         self._rows = RowGiver(lifecycle, lends_decodes=config.mix_prefill)
         self._admission = Admission(config, lifecycle, self._memory, self._rows)
         self._last: Step | None = None
+
+    @property
+    def claimant(self) -> Sequence | None:
+        """The head that blocks are kept for."""
+        return self._memory.claimant
+
+    @property
+    def are_rows_exhausted(self) -> bool:
+        """True if in the last plan a head asked for a row in vain."""
+        return self._rows.are_exhausted
+
+    @property
+    def pacing(self) -> Pacing:
+        return self._admission.pacing
 
     def plan(self, now: Nanos) -> Step:
         """The next step. It grants nothing only if no sequence may get tokens or a copy is under way.
@@ -111,6 +126,18 @@ class Planner:
 
     def _decode(self, step: Step, band: Band) -> None:
         block_size = self._config.block_size
+        decodes = [seq for seq in band.decodes if seq.row is not None][: step.budget]
+        growing = [seq for seq in decodes if seq.num_tokens > len(seq.block_table.device) * block_size]
+        if len(growing) <= self._memory.num_takeable(is_entitled=not band.is_yielding):
+            self._memory.grow_by_one(step, growing)
+            step.grant_decodes(decodes)
+        else:
+            self._decode_in_turn(step, band)
+        self._resume(step, band)
+
+    def _decode_in_turn(self, step: Step, band: Band) -> None:
+        """Not all that decode find a block: each that needs one asks for it."""
+        block_size = self._config.block_size
         decodes: list[Sequence] = []
         for seq in band.decodes:
             if len(decodes) >= step.budget:
@@ -126,7 +153,6 @@ class Planner:
                 if self._grow(step, band, seq):
                     decodes.append(seq)
         step.grant_decodes(decodes)
-        self._resume(step, band)
 
     def _resume(self, step: Step, band: Band) -> None:
         for seq in band.paused_decodes:
@@ -140,20 +166,15 @@ class Planner:
             if not self._rows.take(step, seq):
                 break  # nobody gives one to the others of this pass either
             self._lifecycle.start(seq, step.now)
-            self._grow_table(step, seq)
+            self._memory.grow(step, seq, seq.num_tokens)
             step.grant_decodes([seq])
 
     def _grow(self, step: Step, band: Band, seq: Sequence) -> bool:
         """True if the table of `seq` holds its next token."""
         if not self._memory.has_block(step, seq, is_entitled=not band.is_yielding):
             return False
-        self._grow_table(step, seq)
+        self._memory.grow(step, seq, seq.num_tokens)
         return True
-
-    def _grow_table(self, step: Step, seq: Sequence) -> None:
-        if seq.num_tokens > self._blocks.capacity(seq.block_table):
-            step.num_old_blocks.setdefault(seq, len(seq.block_table.device))
-            self._blocks.grow(seq, seq.num_tokens)
 
     def _break_deadlock(self, step: Step) -> None:
         """The first to arrive that has blocks is granted tokens, whoever must give way."""

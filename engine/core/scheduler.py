@@ -13,6 +13,7 @@ order in which they happened, those of other calls with the next of these. The s
 
 from collections import abc
 
+from engine.core import queue_position
 from engine.core.committer import Committer
 from engine.core.config import SchedulerConfig
 from engine.core.costs import Prices
@@ -23,7 +24,7 @@ from engine.core.guard import GuardedPolicy, GuardedPreemption
 from engine.core.lifecycle import Lifecycle
 from engine.core.plan import StepOutput, StepPlan
 from engine.core.planner import Planner
-from engine.core.policy import PreemptionPolicy, SchedulingPolicy
+from engine.core.policy import FlowView, PreemptionPolicy, SchedulingPolicy
 from engine.core.sequence import Sequence
 from engine.core.stats import SchedulerStats
 from engine.core.step import Step
@@ -31,17 +32,21 @@ from engine.core.types import CopyId, FinishReason, Nanos, PriorityClass, Reques
 
 
 class Scheduler:
-    """Decides what each step computes. Two schedulers that are told the same do the same."""
+    """Decides what each step computes. Two schedulers that are told the same do the same.
+
+    open_plan  the open plan, and the step that it was made from; None if no plan is open
+    """
 
     def __init__(self, config: SchedulerConfig, scheduling: SchedulingPolicy, preemption: PreemptionPolicy) -> None:
         self.config = config
         self._scheduling = GuardedPolicy(scheduling)
         self._preemption = GuardedPreemption(preemption)
         self.lifecycle = Lifecycle(config, self._scheduling)
-        self._planner = Planner(config, self.lifecycle, self._preemption)
+        self.planner = Planner(config, self.lifecycle, self._preemption)
         self._committer = Committer(self.lifecycle)
-        self._open: tuple[StepPlan, Step] | None = None
+        self.open_plan: tuple[StepPlan, Step] | None = None
         self._num_open_plans = 0
+        self._yielding: abc.Set[FlowView] = frozenset()
 
     @property
     def has_unfinished(self) -> bool:
@@ -60,7 +65,7 @@ class Scheduler:
     @property
     def open_sequences(self) -> tuple[Sequence, ...]:
         """The sequences of the open plan, those included that ended meanwhile; empty if no plan is open."""
-        return () if self._open is None else tuple(self._open[1].granted)
+        return () if self.open_plan is None else tuple(self.open_plan[1].granted)
 
     def add(self, request: Request, now: Nanos) -> None:
         """The request waits for its turn. Raises DuplicateRequestError, or RequestTooLargeError if it can never fit.
@@ -106,28 +111,35 @@ class Scheduler:
 
         Call `expire` with the same `now` first: a request that is late is then never computed.
         """
-        assert self._open is None, "the last plan was not committed"
-        step = self._planner.plan(now)
+        assert self.open_plan is None, "the last plan was not committed"
+        step = self.planner.plan(now)
+        self._yielding = step.terms.yielding
         if not step.granted and not self.lifecycle.copies:
             return None
         self._num_open_plans += 1
         plan = step.to_plan(self._num_open_plans, self.lifecycle.rows, self.lifecycle.take_copies())
-        self._open = plan, step
+        self.open_plan = plan, step
         return plan
+
+    def leap_to(self, plan: StepPlan) -> None:
+        """`plan` is open instead of the open one, whose step goes on in it. See Leap, which says when that is true."""
+        assert self.open_plan is not None, "no plan is open"
+        self.open_plan, self._num_open_plans = (plan, self.open_plan[1]), plan.step_id
 
     def commit(self, output: StepOutput, now: Nanos) -> list[Event]:
         """No plan is open; its sequences have got on by `output`. What it holds for ended sequences is discarded.
 
         Raises StaleOutputError, and changes nothing, if `output` does not answer the open plan.
         """
-        if self._open is None or self._open[0].step_id != output.step_id:
+        if self.open_plan is None or self.open_plan[0].step_id != output.step_id:
             raise StaleOutputError(f"step {output.step_id} is not the open plan's")
-        plan, step = self._open
+        plan, step = self.open_plan
+        accepted, errors = output.accepted, output.errors
         for row, samples in zip(plan.rows, plan.samples, strict=True):
-            if samples and not output.accepted.get(row) and row not in output.errors:
+            if samples and not accepted.get(row) and row not in errors:
                 raise StaleOutputError(f"step {output.step_id} has no result for row {row}, which samples")
         self._check_copies(output.completed_copies)
-        self._open = None
+        self.open_plan = None
         self._committer.commit(step, plan.samples, output, now)
         return self._complete(output.completed_copies, now)
 
@@ -142,7 +154,7 @@ class Scheduler:
 
         Copies that are under way still end one by one, and keep their blocks until then.
         """
-        self._open = None
+        self.open_plan = None
         for seq in tuple(self.lifecycle.by_generation.values()):
             self.lifecycle.finish(seq, FinishReason.ERROR, now, error)
         self.lifecycle.release_ended()
@@ -219,6 +231,15 @@ class Scheduler:
             policy_fault=self.policy_fault,
             tenants=tenants,
         )
+
+    def queue_order(self, now: Nanos, limit: int = queue_position.MAX_EXACT + 1) -> queue_position.QueueOrder:
+        """Who of those that wait would be served next. No plan is open. O(waiting)."""
+        assert self.open_plan is None, "a plan is open"
+        return queue_position.order_of(self.lifecycle, self.config, now, limit)
+
+    def explain(self, seq: Sequence, order: queue_position.QueueOrder, now: Nanos) -> queue_position.Explanation:
+        """Why an unfinished sequence is where it is, by an order that was asked for lately."""
+        return queue_position.explain(self.lifecycle, order, self._yielding, seq, now)
 
     def _check_copies(self, copy_ids: tuple[CopyId, ...]) -> None:
         in_flight = self.lifecycle.blocks.in_flight

@@ -26,6 +26,7 @@ class Step:
     served_classes classes whose turn is over
     has_preempted  blocks were taken from a sequence that was not held
     num_flows      flows that want service
+    num_grants     how often prompts were granted tokens, or decodes lost theirs
     num_context    keys that the decodes of this step read
     """
 
@@ -38,6 +39,7 @@ class Step:
     passed: list[Sequence] = field(default_factory=list)
     served_classes: set[str] = field(default_factory=set)
     has_preempted: bool = False
+    num_grants: int = 0
     num_decodes: int = 0
     num_context: int = 0
     num_flows: int = 0
@@ -61,6 +63,7 @@ class Step:
         if not seq.num_scheduled_tokens:
             self.granted.append(seq)
         seq.num_scheduled_tokens += num_tokens
+        self.num_grants += 1
         self.budget -= num_tokens
         flow = seq.flow
         self.flows[flow] = None
@@ -75,9 +78,15 @@ class Step:
         """The part of the machine that is the flow's, as its policy sees it; else its weight. Only ratios count."""
         return flow.weight if self.terms.share is None else self.terms.share(flow)
 
+    def weights(self, flows: abc.Iterable[Flow]) -> dict[Flow, float]:
+        """The weight of each of `flows`."""
+        share = self.terms.share
+        return {flow: flow.weight if share is None else share(flow) for flow in flows}
+
     def revoke(self, seq: Sequence) -> None:
         """The decode of `seq` was not granted after all."""
         self.granted.remove(seq)
+        self.num_grants += 1
         self.num_old_blocks.pop(seq, None)  # its next row begins with all its blocks
         seq.num_scheduled_tokens = 0
         self.budget += 1
@@ -88,27 +97,35 @@ class Step:
             node.num_planned_output_tokens -= 1
 
     def forget_planned(self) -> None:
-        """What this step planned is charged, or the next plan begins: it counts provisionally no more."""
+        """What this step planned is charged, or the next plan begins: it counts provisionally no more.
+
+        The step has no `flows` any more; to forget twice costs nothing.
+        """
         for flow in self.flows:
             for node in flow.nodes:
                 node.num_planned_prefill_tokens = node.num_planned_output_tokens = 0
+        self.flows = {}
 
     def to_plan(self, step_id: int, rows: Rows, copies: tuple[BlockCopy, ...]) -> StepPlan:
         """What the runner gets. `granted` is in the order of the plan's columns afterwards."""
-        self.granted = granted = _decodes_first(self.granted)
+        are_decodes = self.num_decodes == len(self.granted)  # then each chunk is the one token that is not computed
+        self.granted = granted = self.granted if are_decodes else _decodes_first(self.granted)
+        num_tokens, samples = ((1,) * len(granted), (True,) * len(granted)) if are_decodes else _chunks(granted)
         known = rows.known
         started = [seq for seq in granted if seq.row not in known]
         grown = [item for item in self.num_old_blocks.items() if item[0].row in known]
+        row_numbers = [seq.row for seq in granted if seq.row is not None]
+        assert len(row_numbers) == len(granted), "a sequence without a row was granted tokens"
         stopped = rows.tell([_row(seq) for seq in started])
         return StepPlan(
             step_id=step_id,
             stopped=stopped,
             started=tuple([_row_start(seq) for seq in started]),
             new_blocks=tuple([(_row(seq), tuple(seq.block_table.device[num_old:])) for seq, num_old in grown]),
-            rows=tuple([_row(seq) for seq in granted]),
+            rows=tuple(row_numbers),
             starts=tuple([seq.num_computed_tokens for seq in granted]),
-            num_tokens=tuple([seq.num_scheduled_tokens for seq in granted]),
-            samples=tuple([seq.num_computed_tokens + seq.num_scheduled_tokens == seq.num_tokens for seq in granted]),
+            num_tokens=num_tokens,
+            samples=samples,
             copies=copies,
         )
 
@@ -118,6 +135,12 @@ def _decodes_first(granted: list[Sequence]) -> list[Sequence]:
     if len(decodes) == len(granted):
         return granted
     return decodes + [seq for seq in granted if seq.num_scheduled_tokens > 1]
+
+
+def _chunks(granted: abc.Sequence[Sequence]) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """The length of each chunk, and whether it reaches the last known token."""
+    num_tokens = tuple([seq.num_scheduled_tokens for seq in granted])
+    return num_tokens, tuple([seq.num_scheduled_tokens == seq.num_uncomputed_tokens for seq in granted])
 
 
 def _row_start(seq: Sequence) -> RowStart:

@@ -9,6 +9,7 @@ import math
 from collections import abc
 from dataclasses import dataclass
 
+from engine.core.by_arrival import ARRIVAL
 from engine.core.config import AdmissionReserve, SchedulerConfig
 from engine.core.flow import Flow
 from engine.core.guard import GuardedPreemption
@@ -17,7 +18,20 @@ from engine.core.policy import Concession
 from engine.core.preemption import Preemptions
 from engine.core.sequence import Sequence
 from engine.core.step import Step
-from engine.core.types import SequenceStatus
+
+OF_BLOCKS = (Concession.SWAP, Concession.ANYTHING)
+
+
+class PoolShares:
+    """Blocks that are each flow's by weight, of the flows in `weights`."""
+
+    def __init__(self, weights: abc.Mapping[Flow, float], num_blocks: int) -> None:
+        self.weights = weights
+        self._per_weight = num_blocks / math.fsum(weights.values()) if weights else 0.0
+
+    def of(self, flow: Flow) -> float:
+        """0 for a flow that is not among them."""
+        return self.weights.get(flow, 0.0) * self._per_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +56,16 @@ class Victims:
         self._preemptions = preemptions
         self._policy = policy
         self._weighed_in: Step | None = None
-        self._weights: dict[Flow, float] = {}  # of the flows that had blocks when the plan first asked
-        self._shares: dict[Flow, float] = {}  # theirs, where one of them asked
+        self._shares = PoolShares({}, config.num_device_blocks)  # of those that had blocks when the plan first asked
 
     def of_growth(self, step: Step, claimant: Sequence) -> Sequence | None:
         """A held sequence, else one of a flow above its share of the pool, not preempted too often, else any."""
         if self._lifecycle.held:
             return self._lifecycle.held[-1]
-        residents = self._residents()
+        residents = sorted(self._residents() + self._kept_by_swapped(), key=ARRIVAL)
         shares = self.shares(step, claimant.flow)
         heavy = [
-            seq
-            for seq in residents
-            if seq.flow is claimant.flow or seq.flow.num_device_blocks > shares.get(seq.flow, 0.0)
+            seq for seq in residents if seq.flow is claimant.flow or seq.flow.num_device_blocks > shares.of(seq.flow)
         ]
         fresh = [seq for seq in heavy if seq.num_seizures < self._config.max_preemptions]
         standing = self._lifecycle.policy.standing
@@ -72,7 +83,7 @@ class Victims:
         num_left: dict[Flow, int] = {}  # blocks of flows that gave some already
         for victim, concession in self._candidates(step, claimant):
             num_held = num_left.get(victim.flow, victim.flow.num_device_blocks)
-            if concession is Concession.SWAP and chosen and num_held <= shares.get(victim.flow, 0.0):
+            if concession is Concession.SWAP and chosen and num_held <= shares.of(victim.flow):
                 continue
             seizure = self._seizure(victim, concession, num_missing, num_host_free)
             if seizure is None:
@@ -89,22 +100,17 @@ class Victims:
         """Held sequences, then swapped ones with what they have left, the latest arrivals first."""
         return [*reversed(self._lifecycle.held), *reversed(self._kept_by_swapped())]
 
-    def shares(self, step: Step, claimant: Flow) -> dict[Flow, float]:
-        """Blocks that are each flow's by weight, of the flows that have some and the one that asks for more."""
+    def shares(self, step: Step, claimant: Flow) -> PoolShares:
+        """Of the flows that have blocks and the one that asks for more."""
+        num_blocks = self._config.num_device_blocks
         if step is not self._weighed_in:
             residents = (*self._lifecycle.running, *self._lifecycle.paused)
-            self._weights = {flow: step.weight(flow) for flow in dict.fromkeys([seq.flow for seq in residents])}
-            self._weighed_in, self._shares = step, {}
-        weights, is_known = self._weights, claimant in self._weights
-        if is_known and self._shares:
+            weights = step.weights(dict.fromkeys([seq.flow for seq in residents]))
+            self._weighed_in, self._shares = step, PoolShares(weights, num_blocks)
+        known = self._shares.weights
+        if claimant in known:
             return self._shares
-        if not is_known:
-            weights = {**weights, claimant: step.weight(claimant)}
-        per_weight = self._config.num_device_blocks / math.fsum(weights.values())
-        shares = {flow: weight * per_weight for flow, weight in weights.items()}
-        if is_known:
-            self._shares = shares
-        return shares
+        return PoolShares({**known, claimant: step.weight(claimant)}, num_blocks)
 
     def _seizure(
         self, victim: Sequence, concession: Concession, num_missing: int, num_host_free: int
@@ -133,54 +139,50 @@ class Victims:
                 yield victim, Concession.ANYTHING
         if self._config.admission_reserve is not AdmissionReserve.GROWTH:
             return  # those that came in were promised all that they may need
-        concessions: dict[Sequence, Concession] = {}
-        for victim in self._askable(step, claimant):
-            if victim is not claimant and victim.status is not SequenceStatus.SWAPPED:
-                concession = self._concession(step, victim, claimant)
-                if concession is not Concession.NOTHING:
-                    concessions[victim] = concession
+        concessions = self._concessions(step, claimant)
         if concessions:
             standing = self._lifecycle.policy.standing
             for victim in self._policy.victims(tuple(concessions), claimant, standing, step.now):
                 yield victim, concessions[victim]
 
+    def _concessions(self, step: Step, claimant: Sequence) -> dict[Sequence, Concession]:
+        """What the residents concede that nothing protects, by arrival."""
+        askable = self._askable(step, claimant)
+        concessions = self._lifecycle.policy.concessions(askable, claimant) if askable else {}
+        return {
+            victim: concession
+            for victim, concession in concessions.items()
+            if concession in OF_BLOCKS and not self._is_protected(step, victim, concession)
+        }
+
     def _askable(self, step: Step, claimant: Sequence) -> list[Sequence]:
         """The residents that may concede something, as far as the policy's terms tell."""
-        residents = self._residents()
+        residents = [seq for seq in self._residents() if seq is not claimant]
         if not step.terms.concedes_by_share:
             return residents
-        name, yielding, shares = (
-            claimant.flow.priority_class.name,
-            step.terms.yielding,
-            self.shares(step, claimant.flow),
-        )
+        name, yielding = claimant.flow.priority_class.name, step.terms.yielding
+        shares = self.shares(step, claimant.flow)
         can_give = {
             flow
-            for flow in dict.fromkeys(seq.flow for seq in residents)
-            if flow in yielding or flow.priority_class.name != name or flow.num_device_blocks > shares.get(flow, 0.0)
+            for flow in dict.fromkeys([seq.flow for seq in residents])
+            if flow in yielding or flow.priority_class.name != name or flow.num_device_blocks > shares.of(flow)
         }
         return [seq for seq in residents if seq.flow in can_give] if can_give else []
 
-    def _concession(self, step: Step, victim: Sequence, claimant: Sequence) -> Concession:
-        concession = self._lifecycle.policy.concede(victim, claimant)
-        if concession in (Concession.NOTHING, Concession.ROW):
-            return Concession.NOTHING
+    def _is_protected(self, step: Step, victim: Sequence, concession: Concession) -> bool:
         is_yielding = victim.flow in step.terms.yielding
         if is_yielding and not step.terms.protects_yielding:
-            return concession
+            return False
         is_fresh = self._lifecycle.num_plans - victim.resident_since < self._config.min_resident_steps
         is_regaining = 0 < victim.num_regained_tokens >= victim.num_computed_tokens and not is_yielding
         is_capped = concession is Concession.SWAP and victim.num_seizures >= self._config.max_preemptions
-        return Concession.NOTHING if is_fresh or is_regaining or is_capped else concession
+        return is_fresh or is_regaining or is_capped
 
     def _residents(self) -> list[Sequence]:
-        """The sequences that have blocks, are not held and were not granted tokens in this plan, by arrival."""
+        """Those that run or are paused, are not held and were not granted tokens in this plan, by arrival."""
         lifecycle = self._lifecycle
         residents = [seq for seq in lifecycle.running if not seq.num_scheduled_tokens]
-        residents += lifecycle.paused
-        residents += self._kept_by_swapped()
-        residents.sort(key=lambda seq: seq.arrival_index)
-        return residents
+        return sorted(residents + lifecycle.paused, key=ARRIVAL)
 
     def _kept_by_swapped(self) -> list[Sequence]:
         return [seq for seq in self._lifecycle.swapped if seq.block_table.device]

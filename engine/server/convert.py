@@ -25,13 +25,15 @@ from engine.core.types import (
     SamplingParams,
 )
 from engine.errors import InvalidFieldError, ProtocolVersionError
-from engine.loop_messages import Abort, Accepted, Control, Grant, Outlet, SetClass, SetReaderBlocked, Update
+from engine.loop_messages import Abort, Accepted, Control, Grant, Outlet, QueuedAt, SetClass, SetReaderBlocked, Update
+from engine.server.request_messages import queued_to_pb
 from evenflow.engine.v1 import engine_pb2 as pb
 
 PROTOCOL_VERSION = 1
 MAX_STOP_TOKEN_IDS = 256
 MAX_NUM_LOGPROBS = 20
 MAX_ID_CHARACTERS = 128
+MAX_TAG_BYTES = 16 << 10
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -101,6 +103,9 @@ def request_from_pb(start: pb.StartGeneration, limits: Limits, now: Nanos) -> Re
     _check("generation_id", 0 < len(start.generation_id) <= MAX_ID_CHARACTERS, "must have 1 to 128 characters")
     _check("max_output_tokens", start.max_output_tokens >= 1, "must be at least 1")
     _check("grant_output_tokens", start.grant_output_tokens >= 0, "must be at least 0")
+    _check("sender_id", len(start.sender_id) <= MAX_ID_CHARACTERS, f"must have at most {MAX_ID_CHARACTERS} characters")
+    _check("ledger_id", len(start.ledger_id) <= MAX_ID_CHARACTERS, f"must have at most {MAX_ID_CHARACTERS} characters")
+    _check("usage_tag", len(start.usage_tag) <= MAX_TAG_BYTES, f"must have at most {MAX_TAG_BYTES} bytes")
     _check_prompt(start, limits)
     return Request(
         generation_id=start.generation_id,
@@ -153,6 +158,8 @@ def response_from_update(update: Update, arrived_unix_ns: int) -> pb.GenerateRes
             return pb.GenerateResponse(accepted=pb.Accepted(protocol_version=PROTOCOL_VERSION))
         case Admitted(_, queue_ns):
             return pb.GenerateResponse(admitted=pb.Admitted(queue_ns=queue_ns))
+        case QueuedAt():
+            return pb.GenerateResponse(queued_at=queued_to_pb(update))
         case TokensEmitted(_, token_ids, logprobs):
             chunk = pb.TokenChunk(token_ids=token_ids, logprobs=[_logprobs_to_pb(entry) for entry in logprobs])
             return pb.GenerateResponse(token_chunk=chunk)
@@ -245,6 +252,18 @@ def _logprobs_to_pb(entry: TokenLogprobs) -> pb.TokenLogprobs:
         logprob=entry.logprob,
         top_token_ids=[token_id for token_id, _ in entry.top],
         top_logprobs=[logprob for _, logprob in entry.top],
+    )
+
+
+def usage_to_pb(request: Request, finished: Finished, arrived_unix_ns: int) -> pb.StreamUsageResponse:
+    """What `request` used, as far as the scheduler knows."""
+    told = _finished_to_pb(finished, arrived_unix_ns)
+    return pb.StreamUsageResponse(
+        generation_id=request.generation_id,
+        path=[pb.WeightedNode(id=node.id, weight=node.weight) for node in request.path],
+        usage=told.usage,
+        reason=told.reason,
+        timings=told.timings,
     )
 
 

@@ -114,6 +114,7 @@ class EngineServer:
 
     async def close(self) -> None:
         """The address is free again and the engine thread idle, unless it is still loading."""
+        self._intake.usage.close()
         await self._server.stop(STOP_S)
         if self._loop is not None and self._loop_ended is not None:
             self._loop.submit(Stop())

@@ -10,6 +10,7 @@ from engine.loop_messages import LoopStats
 from engine.server.convert import PROTOCOL_VERSION
 from engine.server.intake import Engine
 from engine.server.shares import Share, shares
+from engine.server.usage_outbox import UsageCounts
 from evenflow.engine.v1 import engine_pb2 as pb
 
 if TYPE_CHECKING:  # it imports torch, which only the runner needs
@@ -41,7 +42,7 @@ def model_info_to_pb(model: "ModelInfo", config: SchedulerConfig) -> pb.GetModel
     )
 
 
-def stats_to_pb(engine: Engine, stats: LoopStats, *, is_draining: bool) -> pb.GetStatsResponse:
+def stats_to_pb(engine: Engine, stats: LoopStats, usage: UsageCounts, *, is_draining: bool) -> pb.GetStatsResponse:
     """The engine's figures."""
     scheduler, config = stats.scheduler, engine.config
     block_bytes = config.block_size * engine.model.kv_bytes_per_token
@@ -67,11 +68,15 @@ def stats_to_pb(engine: Engine, stats: LoopStats, *, is_draining: bool) -> pb.Ge
         num_preemptions=scheduler.num_preemptions,
         num_swaps=scheduler.num_swaps,
         num_pauses=scheduler.num_pauses,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
         mean_step_ms=stats.mean_step_ms,
         prices=_prices_to_pb(scheduler.prices),
         tenants=_tenants_to_pb(scheduler.tenants, block_bytes),
         uptime_s=stats.uptime_s,
         draining=is_draining,
+        unacknowledged_usage=usage.num_waiting,
+        dropped_usage=usage.num_dropped,
     )
 
 

@@ -14,14 +14,15 @@ import structlog
 from grpc_health.v1 import health, health_pb2
 
 from engine.core.config import SchedulerConfig
-from engine.core.events import Event, Finished
+from engine.core.events import Admitted, Event, Finished
 from engine.core.types import FinishReason, Nanos, Request
 from engine.decision_log import PolicyChoice
 from engine.errors import DrainingError, NotReadyError, RefusedError
 from engine.loop import EngineLoop
 from engine.loop_messages import Abort, Refused, Submit, Update
-from engine.server.convert import Limits
+from engine.server.convert import Limits, usage_to_pb
 from engine.server.mailbox import Mailbox
+from engine.server.usage_outbox import NO_ACCOUNT, Account, UsageOutbox, keep
 from engine.telemetry import RequestTrace, Tracing
 
 if TYPE_CHECKING:  # it imports torch, which only the runner needs
@@ -60,13 +61,20 @@ class Engine:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One request that entered. `has_left` is written by Intake when the stream is over."""
+    """One request that entered. `has_left` is written by Intake when the stream is over, `was_scheduled` when any of
+    it was in a step's plan; `num_kept_tokens` by whoever reads the stream, where the output ends before its end.
+    `cancel_reason` is the wire's, of a call that another one has ended.
+    """
 
     request: Request
     arrived_unix_ns: int
     mailbox: Mailbox
     trace: RequestTrace | None
+    account: Account
     has_left: bool = field(default=False)
+    was_scheduled: bool = field(default=False)
+    num_kept_tokens: int | None = field(default=None)
+    cancel_reason: int = field(default=0)
 
 
 class Intake:
@@ -76,6 +84,7 @@ class Intake:
         self.health = health.aio.HealthServicer()
         self.is_closed = False
         self.num_finished = 0
+        self.usage = UsageOutbox()
         self._tracing = tracing
         self._engine: Engine | None = None
         self._problem = "the model is being loaded"
@@ -118,17 +127,19 @@ class Intake:
     async def fail(self, problem: str) -> None:
         """The engine is gone: every call ends with NotReadyError."""
         self._engine, self._problem = None, problem
+        self.usage.close()
         await self.health.enter_graceful_shutdown()
         for call in tuple(self._calls):
             call.mailbox.put(Refused(NotReadyError(problem)), Nanos(time.monotonic_ns()))
 
-    def enter(self, request: Request, metadata: abc.Mapping[str, str]) -> Call:
+    def enter(self, request: Request, metadata: abc.Mapping[str, str], account: Account = NO_ACCOUNT) -> Call:
         """Queue `request`; from now on the call is live. Raises DrainingError, NotReadyError."""
         if self.is_closed:
             raise DrainingError
         arrived_unix_ns = time.time_ns() - (self.engine.loop.now() - request.arrived_at)
         trace = self._tracing.request_trace(metadata, request, arrived_unix_ns) if self._tracing else None
-        call = Call(request, arrived_unix_ns, Mailbox(lambda update, at: self._observe(call, update, at)), trace)
+        mailbox = Mailbox(lambda update, at: self._observe(call, update, at))
+        call = Call(request, arrived_unix_ns, mailbox, trace, account)
         self._calls.add(call)
         self._is_idle.clear()
         self.engine.loop.submit(Submit(call.mailbox, request))
@@ -146,6 +157,15 @@ class Intake:
             return
         self._abort(call, FinishReason.CANCELLED)
         call.mailbox.put(Refused(error), self._engine.loop.now())
+
+    def cancel(self, is_meant: abc.Callable[[Request, str], bool], reason: int) -> list[str]:
+        """Live requests that are meant, each with its sender, end before the next step; returns their ids."""
+        live = [call for call in self._calls if not call.mailbox.has_ended]
+        meant = [call for call in live if is_meant(call.request, call.account.sender_id)]
+        for call in meant:
+            call.cancel_reason = reason
+            self._abort(call, FinishReason.CANCELLED)
+        return [call.request.generation_id for call in meant]
 
     def abort_all(self, reason: FinishReason) -> None:
         """Every live request ends with `reason`."""
@@ -165,10 +185,24 @@ class Intake:
             call.trace.observe(update, at)
         elif call.trace is not None and isinstance(update, Refused):
             call.trace.fail(at)
+        if isinstance(update, Admitted):
+            call.was_scheduled = True
         if isinstance(update, Finished):
+            self._account_for(call, update)
             self.num_finished += 1
             _log_end(call.request, update)
         self._settle(call)
+
+    def _account_for(self, call: Call, finished: Finished) -> None:
+        if not call.account.ledger_id:
+            return
+        usage = usage_to_pb(call.request, finished, call.arrived_unix_ns)
+        usage.usage_tag = call.account.usage_tag
+        usage.scheduled = call.was_scheduled
+        usage.finished_unix_ns = time.time_ns()
+        if call.num_kept_tokens is not None:
+            keep(usage, call.num_kept_tokens)
+        self.usage.add(call.account.ledger_id, usage)
 
     def _settle(self, call: Call) -> None:
         if call.has_left and call.mailbox.has_ended:

@@ -6,30 +6,38 @@ Messages are parsed here, not by gRPC, so that one that cannot be decoded is ref
 import asyncio
 import functools
 from collections import abc
+from contextlib import suppress
 from typing import Concatenate, ParamSpec, TypeVar
 
 import grpc
 import structlog
 
 from engine.core.errors import DuplicateRequestError, RequestTooLargeError
-from engine.core.events import Finished
-from engine.core.types import Nanos
+from engine.core.events import Admitted, Finished
+from engine.core.queue_position import Explanation, QueueOrder
 from engine.errors import InvalidFieldError, NotReadyError, RefusedError
 from engine.loop_messages import (
     Command,
+    Explain,
     LoopStats,
     Outlet,
+    ReadQueue,
+    ReadRequests,
     ReadStats,
     Refusal,
     Refused,
+    RequestPage,
     SetPolicies,
     Update,
     UpdateClasses,
     UpdateNodes,
 )
-from engine.server import convert, figures, policy_messages
+from engine.server import convert, figures, incoming, policy_messages, request_messages
 from engine.server.intake import Call, Intake
+from engine.server.queue_reports import QueueReports
+from engine.server.reply import Reply
 from engine.server.status import status_of
+from engine.server.usage_outbox import Account, UsageCall
 from evenflow.engine.v1 import engine_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -37,7 +45,6 @@ log = structlog.get_logger(__name__)
 SERVICE = pb.DESCRIPTOR.services_by_name["EngineService"].full_name
 START_TIMEOUT_S = 30.0
 ANSWER_TIMEOUT_S = 30.0  # the longest step that a loop may take and still answer
-TRACE_KEYS = frozenset({"traceparent", "tracestate"})
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -63,6 +70,7 @@ class EngineServicer:
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
+        self._reports = QueueReports(self._queue_order)
 
     @property
     def max_model_len(self) -> int:
@@ -83,6 +91,10 @@ class EngineServicer:
                 "SetSchedulingPolicy": grpc.unary_unary_rpc_method_handler(self.set_scheduling_policy),
                 "UpdateNodes": grpc.unary_unary_rpc_method_handler(self.update_nodes),
                 "UpdateClasses": grpc.unary_unary_rpc_method_handler(self.update_classes),
+                "ListRequests": grpc.unary_unary_rpc_method_handler(self.list_requests),
+                "CancelRequests": grpc.unary_unary_rpc_method_handler(self.cancel_requests),
+                "ExplainRequest": grpc.unary_unary_rpc_method_handler(self.explain_request),
+                "StreamUsage": grpc.stream_stream_rpc_method_handler(self.stream_usage),
                 "Drain": grpc.unary_unary_rpc_method_handler(self.drain),
             },
         )
@@ -94,9 +106,10 @@ class EngineServicer:
         try:
             async with asyncio.TaskGroup() as tasks:
                 controls = tasks.create_task(self._take_controls(call, context))
-                refusal = await _write_updates(call, context)
+                refusal = await self._write_updates(call, context)
                 controls.cancel()
         finally:
+            self._reports.forget(call.request.generation_id)
             self._intake.leave(call)
         if refusal is not None:
             raise refusal
@@ -116,7 +129,10 @@ class EngineServicer:
         assert isinstance(stats, LoopStats), "what ReadStats is answered with"
         engine = self._intake.engine
         # Thousands of tenants take longer than other calls should have to wait.
-        response = await asyncio.to_thread(figures.stats_to_pb, engine, stats, is_draining=self._intake.is_closed)
+        usage, is_draining = self._intake.usage.counts, self._intake.is_closed
+        response = await asyncio.to_thread(figures.stats_to_pb, engine, stats, usage, is_draining=is_draining)
+        if (wait_ns := self._reports.newcomer_wait_ns(stats.scheduler.num_waiting)) is not None:
+            response.new_request_wait_ns = wait_ns
         return response.SerializeToString()
 
     @_refusals_become_statuses
@@ -129,7 +145,10 @@ class EngineServicer:
             # The engine switches even if the caller has gone away meanwhile, and then its names must be the new ones.
             await asyncio.shield(asyncio.ensure_future(self._switch(switch)))
         return pb.SetSchedulingPolicyResponse(
-            previous_name=engine.scheduling_policy, previous_preemption_name=engine.preemption_policy
+            previous_name=engine.scheduling_policy,
+            previous_preemption_name=engine.preemption_policy,
+            previous_options=engine.scheduling_options,
+            previous_preemption_options=engine.preemption_options,
         ).SerializeToString()
 
     @_refusals_become_statuses
@@ -148,6 +167,47 @@ class EngineServicer:
         return pb.UpdateClassesResponse().SerializeToString()
 
     @_refusals_become_statuses
+    async def list_requests(self, data: bytes, _context: Context) -> bytes:
+        """The unfinished requests, a page at a time."""
+        after, limit = request_messages.page_from_pb(convert.parse(pb.ListRequestsRequest, data))
+        page = await self._ask(lambda reply: ReadRequests(reply, after, limit))
+        assert isinstance(page, RequestPage), "what ReadRequests is answered with"
+        return request_messages.page_to_pb(page).SerializeToString()
+
+    @_refusals_become_statuses
+    async def cancel_requests(self, data: bytes, _context: Context) -> bytes:
+        """Requests of any stream end; each tells why in its last message."""
+        request = convert.parse(pb.CancelRequestsRequest, data)
+        generation_ids = self._intake.cancel(request_messages.selection_from_pb(request), request.reason)
+        return pb.CancelRequestsResponse(generation_ids=generation_ids).SerializeToString()
+
+    @_refusals_become_statuses
+    async def explain_request(self, data: bytes, _context: Context) -> bytes:
+        """Why one of them stands where it stands."""
+        generation_id = convert.parse(pb.ExplainRequestRequest, data).generation_id
+        told = await self._ask(lambda reply: Explain(reply, generation_id))
+        assert isinstance(told, Explanation), "what Explain is answered with"
+        queued = self._reports.placed(told.position) if told.is_queued else None
+        policy = self._intake.engine.scheduling_policy
+        return request_messages.explanation_to_pb(told, queued, policy).SerializeToString()
+
+    @_refusals_become_statuses
+    async def stream_usage(self, _messages: object, context: Context) -> None:
+        """What a ledger is owed, for as long as its keeper listens, or until the engine stops."""
+        first = await incoming.read_as(pb.StreamUsageRequest, context)
+        if first is None or not 0 < len(first.ledger_id) <= convert.MAX_ID_CHARACTERS:
+            raise InvalidFieldError("ledger_id", f"must have 1 to {convert.MAX_ID_CHARACTERS} characters")
+        call = self._intake.usage.open(first.ledger_id)
+        acknowledging = asyncio.create_task(_take_acknowledgements(call, context))
+        try:
+            while usages := await call.take():
+                for usage in usages:
+                    await context.write(usage)
+        finally:
+            acknowledging.cancel()
+            call.close()
+
+    @_refusals_become_statuses
     async def drain(self, data: bytes, _context: Context) -> bytes:
         """No request is accepted any more, and every accepted one has ended."""
         convert.parse(pb.DrainRequest, data)
@@ -161,6 +221,11 @@ class EngineServicer:
         await self._ask(lambda reply: SetPolicies(reply, switch.scheduling, switch.preemption, *choices))
         self._intake.note_policies(*choices)
         log.info("policies switched", scheduling=choices[0], preemption=choices[1])
+
+    async def _queue_order(self) -> QueueOrder:
+        order = await self._ask(ReadQueue)
+        assert isinstance(order, QueueOrder), "what ReadQueue is answered with"
+        return order
 
     async def _ask(self, command: abc.Callable[[Outlet], Command]) -> Update:
         """The engine thread's answer to a command, which comes between two steps. Raises what it refuses with."""
@@ -178,20 +243,42 @@ class EngineServicer:
     async def _enter(self, context: Context) -> Call:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                message = await _read(context)
+                message = await incoming.read(context)
         except TimeoutError:
             raise InvalidFieldError("start", f"did not come within {START_TIMEOUT_S:g} s") from None
         if message is None or not message.HasField("start"):
             raise InvalidFieldError("start", "must be the first message")
         engine = self._intake.engine
         request = convert.request_from_pb(message.start, engine.limits, engine.loop.now())
-        return self._intake.enter(request, _trace_metadata(context))
+        account = Account(message.start.ledger_id, message.start.usage_tag, message.start.sender_id)
+        call = self._intake.enter(request, incoming.trace_metadata(context), account)
+        if message.start.reports_queue:
+            self._reports.watch(request.generation_id, call.mailbox)
+        return call
+
+    async def _write_updates(self, call: Call, context: Context) -> Refusal | None:
+        """Write what happens to the request until its end; returns the refusal if that is how it ends."""
+        while True:
+            for update in await call.mailbox.take():
+                if isinstance(update, Refused):
+                    return update.error
+                if isinstance(update, Admitted):
+                    self._reports.pace.note()
+                    self._reports.forget(call.request.generation_id)
+                response = convert.response_from_update(update, call.arrived_unix_ns)
+                if isinstance(update, Finished) and call.cancel_reason:
+                    response.finished.cancel_reason = pb.CancelReason.ValueType(call.cancel_reason)
+                await context.write(response.SerializeToString())
+                if isinstance(update, Finished):
+                    return None
 
     async def _take_controls(self, call: Call, context: Context) -> None:
         """Hand in what the gateway says, until it says no more. Its end is not the request's."""
         try:
             loop = self._intake.engine.loop
-            while (message := await _read(context)) is not None:
+            while (message := await incoming.read(context)) is not None:
+                if message.cancel.HasField("output_tokens"):
+                    call.num_kept_tokens = message.cancel.output_tokens
                 loop.submit(convert.control_from_pb(message, call.mailbox, call.request.generation_id))
         except InvalidFieldError as error:
             self._intake.reject(call, error)
@@ -199,37 +286,9 @@ class EngineServicer:
             return  # the engine has failed, which ends the call itself
 
 
-class Reply:
-    """The outlet of one command that is answered once."""
-
-    def __init__(self) -> None:
-        self.update: asyncio.Future[Update] = asyncio.get_running_loop().create_future()
-
-    def put(self, update: Update, _at: Nanos) -> None:
-        """`update` is the answer, unless nobody waits for it any more."""
-        if not self.update.done():
-            self.update.set_result(update)
-
-
-async def _write_updates(call: Call, context: Context) -> Refusal | None:
-    """Write what happens to the request until its end; returns the refusal if that is how it ends."""
-    while True:
-        for update in await call.mailbox.take():
-            if isinstance(update, Refused):
-                return update.error
-            await context.write(convert.response_from_update(update, call.arrived_unix_ns).SerializeToString())
-            if isinstance(update, Finished):
-                return None
-
-
-async def _read(context: Context) -> pb.GenerateRequest | None:
-    """The next message, None after the last."""
-    data = await context.read()
-    if data is grpc.aio.EOF:  # type: ignore[comparison-overlap]  # the stubs forget it
-        return None
-    return convert.parse(pb.GenerateRequest, data)
-
-
-def _trace_metadata(context: Context) -> dict[str, str]:
-    metadata = context.invocation_metadata() or ()
-    return {key: value for key, value in metadata if key in TRACE_KEYS and isinstance(value, str)}
+async def _take_acknowledgements(call: UsageCall, context: Context) -> None:
+    with suppress(InvalidFieldError):  # nothing is acknowledged any more, so everything will be told again
+        while (message := await incoming.read_as(pb.StreamUsageRequest, context)) is not None:
+            if message.HasField("kept_output"):
+                call.note_kept(message.kept_output.generation_id, message.kept_output.output_tokens)
+            call.acknowledge(message.after_sequence)

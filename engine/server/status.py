@@ -6,7 +6,13 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from engine.core.errors import DuplicateRequestError, RequestTooLargeError
-from engine.errors import DrainingError, InvalidFieldError, NotReadyError, ProtocolVersionError
+from engine.errors import (
+    DrainingError,
+    InvalidFieldError,
+    NotReadyError,
+    ProtocolVersionError,
+    UnknownRequestError,
+)
 from engine.loop_messages import Refusal
 
 DOMAIN = "evenflow"
@@ -37,6 +43,8 @@ def _meaning(error: Refusal, max_model_len: int) -> CodeReasonMetadata:
             return grpc.StatusCode.ALREADY_EXISTS, "DUPLICATE_GENERATION", {}
         case ProtocolVersionError(ours=ours):
             return grpc.StatusCode.FAILED_PRECONDITION, "PROTOCOL_VERSION", {"protocol_version": str(ours)}
+        case UnknownRequestError():
+            return grpc.StatusCode.NOT_FOUND, "UNKNOWN_REQUEST", {}
         case DrainingError():
             return grpc.StatusCode.UNAVAILABLE, "DRAINING", {}
         case NotReadyError():

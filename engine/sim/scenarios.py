@@ -161,7 +161,8 @@ def _isolation(result: Result, solo: Result, tenant: str, warm_up_s: float) -> C
 def _given_up(trace: Trace, at_s: float) -> Trace:
     """The clients of all its requests give up at that moment, so that nothing of it is left."""
     at_ns = round(at_s * NANOS_PER_S)
-    return Trace(trace.name, lambda: (replace(row, cancel_after_ns=at_ns - row.at_ns) for row in trace), trace.notes)
+    rows = lambda: (replace(row, cancel_after_ns=at_ns - row.at_ns) for row in trace)  # noqa: E731 - a field of Trace
+    return Trace(trace.name, rows, trace.notes, row_notes=trace.row_notes)
 
 
 def _recomputed_share(result: Result) -> float:

@@ -5,25 +5,30 @@ the same key without it: what was not read is lost, by design, and the key can b
 
 Expiry: unset at creation means DEFAULT_LIFETIME; the last second of the year 9999 means never, as does unsetting
 `expire_time` in an update that names it. A key that never expires has no `expire_time`.
+
+Scopes: of a team's key by default those for inference; of a platform key, which belongs to no team, all for
+administrators.
 """
 
 from collections import abc
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
-from uuid import UUID
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway import api_key
-from gateway.admin.backend import Backend
+from gateway.admin.backend import Backend, Listing
 from gateway.admin.masks import changed_fields, set_fields
-from gateway.admin.names import class_name, invalid, parse_any_api_key, parse_api_key, parse_key_parent, parse_team
+from gateway.admin.names import class_name, invalid, parse_any_api_key, parse_key_parent, parse_team_or_platform
 from gateway.admin.teams import parse_class_grants
 from gateway.admin.values import parse_display_name, parse_time, require_distinct, timestamp
+from gateway.auth import current_principal
+from gateway.auth.roles import has_scope
 from gateway.errors import NotFoundError
-from gateway.private_files import PEPPER_VERSION
+from gateway.errors_auth import ScopeNotGrantedError
+from gateway.pepper import Peppers
 from gateway.store.enums import KeyScope
-from gateway.store.keys import create_key, get_key, list_keys, revoke_key, update_key
+from gateway.store.keys import FIELDS, create_key, get_key, list_keys, update_key
 from gateway.store.records import (
     ANY,
     ApiKey,
@@ -36,33 +41,32 @@ from gateway.store.records import (
 FIELD = "api_key"
 WRITABLE = frozenset({"display_name", "scopes", "model_grants", "priority_class_grants", "ip_cidrs", "expire_time"})
 DEFAULT_LIFETIME = timedelta(days=90)
-MAX_REASON_CHARS = 500
 MAX_MODEL_CHARS = 200
-TEAM_SCOPES = (KeyScope.INFERENCE, KeyScope.QUOTA_READ)
-
-AbortKey = abc.Callable[[UUID], abc.Awaitable[None]]
-"""Cancels what the key with this id has running on this gateway."""
+DEFAULT_SCOPES = (KeyScope.INFERENCE, KeyScope.QUOTA_READ)
+TEAM_SCOPES = tuple(scope for scope in KeyScope if scope is not KeyScope.ADMIN)
+PLATFORM_SCOPES = tuple(scope for scope in KeyScope if scope not in DEFAULT_SCOPES)
+TENANT_FIELDS = frozenset({"model_grants", "priority_class_grants"})
 
 
 class ApiKeys:
     """The methods of AdminService on API keys."""
 
-    def __init__(self, backend: Backend, pepper: bytes, abort_key: AbortKey) -> None:
+    def __init__(self, backend: Backend, pepper: bytes) -> None:
         self._backend = backend
-        self._pepper = pepper
-        self._abort_key = abort_key
+        self._peppers = Peppers.parse(pepper)
 
     async def create(self, request: pb.CreateApiKeyRequest) -> pb.ApiKey:
-        parent = parse_team(request.parent, "parent")
+        parent = parse_team_or_platform(request.parent, "parent")
         change = self._backend.change(request, request.request_id, validate_only=request.validate_only)
         fresh = ApiKeySettings(expires_at=datetime.now(UTC) + DEFAULT_LIFETIME)
-        settings = _edited(fresh, request.api_key, set_fields(request.api_key, WRITABLE))
+        fields = set_fields(request.api_key, WRITABLE) | {"scopes"}  # the default ones are checked, too
+        settings = _edited(fresh, request.api_key, fields, parent)
         key = api_key.generate()
         path = ResourcePath(parent.organization, parent.team, key.public_id)
-        secret = KeySecret(api_key.digest(self._pepper, key.secret), PEPPER_VERSION)
+        secret = KeySecret(self._peppers.digest(key.secret), self._peppers.version)
         statement = create_key(self._backend.database, change, path, settings, secret)
         record = await self._backend.commit(statement, change, FIELD)
-        answer = _to_pb(record)
+        answer = key_to_pb(record)
         if record.path.api_key == key.public_id and not change.validate_only:
             answer.secret = key.text
         return answer
@@ -70,21 +74,21 @@ class ApiKeys:
     async def get(self, request: pb.GetApiKeyRequest) -> pb.ApiKey:
         """The organization and team may be `-`, any: a public id is unique. A platform key has neither of them."""
         path = await self._canonical(parse_any_api_key(request.name, "name", wildcards=True))
-        return _to_pb(await self._backend.read(get_key(self._backend.database, path)))
+        return key_to_pb(await self._backend.read(get_key(self._backend.database, path)))
 
     async def list(self, request: pb.ListApiKeysRequest) -> pb.ListApiKeysResponse:
         parent = parse_key_parent(request.parent, "parent")
-        records, token = await self._backend.page(
+        records, token = await self._backend.filtered_page(
             lambda page: list_keys(self._backend.database, parent, page),
-            request.page_size,
-            request.page_token,
-            f"{parent.name}/apiKeys",
+            request,
+            Listing(f"{parent.name}/apiKeys", FIELDS),
+            shows_deleted=request.show_deleted,
         )
-        return pb.ListApiKeysResponse(api_keys=map(_to_pb, records), next_page_token=token)
+        return pb.ListApiKeysResponse(api_keys=map(key_to_pb, records), next_page_token=token)
 
     async def update(self, request: pb.UpdateApiKeyRequest) -> pb.ApiKey:
         message = request.api_key
-        path = parse_api_key(message.name, f"{FIELD}.name")
+        path = parse_any_api_key(message.name, f"{FIELD}.name")
         fields = changed_fields(request.update_mask, message, FIELD, WRITABLE)
         change = self._backend.change(
             request, request.request_id, validate_only=request.validate_only, etag=message.etag
@@ -93,20 +97,9 @@ class ApiKeys:
             self._backend.database,
             change,
             path,
-            lambda current: _edited(current, message, fields),
+            lambda current: _edited(current, message, fields, path),
         )
-        return _to_pb(await self._backend.commit(statement, change, FIELD))
-
-    async def revoke(self, request: pb.RevokeApiKeyRequest) -> pb.ApiKey:
-        path = parse_any_api_key(request.name, "name")
-        if len(request.reason) > MAX_REASON_CHARS:
-            raise invalid("reason", f"must be at most {MAX_REASON_CHARS} characters")
-        change = self._backend.change(request, request.request_id, validate_only=False, etag=request.etag)
-        statement = revoke_key(self._backend.database, change, path, request.reason)
-        record = await self._backend.commit(statement, change, FIELD)
-        if request.abort_inflight:
-            await self._abort_key(record.id)
-        return _to_pb(record)
+        return key_to_pb(await self._backend.commit(statement, change, FIELD))
 
     async def _canonical(self, path: ResourcePath) -> ResourcePath:
         if ANY not in (path.organization, path.team):
@@ -121,13 +114,17 @@ class ApiKeys:
         return found
 
 
-def _edited(current: ApiKeySettings, message: pb.ApiKey, fields: frozenset[str]) -> ApiKeySettings:
-    """`current` with `fields` taken from `message`. Raises InvalidFieldError."""
+def _edited(current: ApiKeySettings, message: pb.ApiKey, fields: frozenset[str], path: ResourcePath) -> ApiKeySettings:
+    """`current` with `fields` taken from `message`, of a key that is at or below `path`. Raises InvalidFieldError."""
+    is_platform = path.team is None
     edited = current
     if "display_name" in fields:
         edited = replace(edited, display_name=parse_display_name(message.display_name, f"{FIELD}.display_name"))
     if "scopes" in fields:
-        edited = replace(edited, scopes=_parse_scopes(message.scopes))
+        edited = replace(edited, scopes=_parse_scopes(message.scopes, is_platform=is_platform))
+    for field in TENANT_FIELDS & fields if is_platform else ():
+        if getattr(message, field):
+            raise invalid(f"{FIELD}.{field}", "is for inference, which a platform key is not for")
     if "model_grants" in fields:
         edited = replace(edited, model_grants=_parse_models(message.model_grants))
     if "priority_class_grants" in fields:
@@ -140,13 +137,16 @@ def _edited(current: ApiKeySettings, message: pb.ApiKey, fields: frozenset[str])
     return edited
 
 
-def _parse_scopes(scopes: abc.Iterable[str]) -> tuple[KeyScope, ...]:
-    field = f"{FIELD}.scopes"
-    names = require_distinct(scopes, field)
+def _parse_scopes(scopes: abc.Iterable[str], *, is_platform: bool) -> tuple[KeyScope, ...]:
+    field, allowed = f"{FIELD}.scopes", PLATFORM_SCOPES if is_platform else TEAM_SCOPES
+    names = require_distinct(scopes, field) or ((KeyScope.ADMIN,) if is_platform else DEFAULT_SCOPES)
+    other = f"others are for {'a team' if is_platform else 'a platform'} key"
     for index, name in enumerate(names):
-        if name not in TEAM_SCOPES:
-            raise invalid(f"{field}[{index}]", f"must be one of {', '.join(TEAM_SCOPES)}: other scopes are for no team")
-    return tuple(KeyScope(name) for name in names) or TEAM_SCOPES
+        if name not in allowed:
+            raise invalid(f"{field}[{index}]", f"must be one of {', '.join(allowed)}: {other}")
+        if name not in DEFAULT_SCOPES and not has_scope(current_principal().scopes, KeyScope(name)):
+            raise ScopeNotGrantedError(name)  # nobody gives more than they have
+    return tuple(KeyScope(name) for name in names)
 
 
 def _parse_models(models: abc.Iterable[str]) -> tuple[str, ...]:
@@ -178,7 +178,9 @@ def _parse_expiry(message: pb.ApiKey) -> datetime | None:
     return moment
 
 
-def _to_pb(record: ApiKey) -> pb.ApiKey:
+def key_to_pb(record: ApiKey) -> pb.ApiKey:
+    """The resource, without its secret. Of its secrets, those that have not ended."""
+    now = datetime.now(UTC)
     settings = record.settings
     return pb.ApiKey(
         name=record.path.name,
@@ -195,5 +197,11 @@ def _to_pb(record: ApiKey) -> pb.ApiKey:
         etag=record.etag,
         create_time=timestamp(record.created_at),
         update_time=timestamp(record.updated_at),
-        secrets=[pb.ApiKeySecret(expire_time=timestamp(secret.not_after)) for secret in record.secrets],
+        secrets=[
+            pb.ApiKeySecret(create_time=timestamp(secret.created_at), expire_time=timestamp(secret.not_after))
+            for secret in record.secrets
+            if secret.not_after is None or secret.not_after > now
+        ],
+        delete_time=timestamp(record.deleted_at),
+        purge_time=timestamp(record.purge_at),
     )

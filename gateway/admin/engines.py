@@ -6,16 +6,18 @@ the record names those that have switched.
 
 import asyncio
 from collections import abc
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Protocol
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.backend import Backend
 from gateway.admin.names import invalid
 from gateway.errors import GatewayError, NotFoundError
-from gateway.status import PolicyChoice, PolicyNames
+from gateway.status import PolicyChoice
 from gateway.store.audit import Document
 from gateway.store.engines import record_switch
+
+MAX_TEXT_CHARS = 200
 
 
 class Engine(Protocol):
@@ -24,8 +26,8 @@ class Engine(Protocol):
     @property
     def address(self) -> str: ...
 
-    async def set_policies(self, choice: PolicyChoice, *, validate_only: bool) -> PolicyNames:
-        """Raises InvalidFieldError, NoEngineError."""
+    async def set_policies(self, choice: PolicyChoice, *, validate_only: bool) -> PolicyChoice:
+        """What it decided by before. Raises InvalidFieldError, NoEngineError."""
 
 
 class Engines:
@@ -50,10 +52,12 @@ class Engines:
             switches=[
                 pb.PolicySwitch(
                     engine=address,
-                    previous_scheduling_policy=names.scheduling,
-                    previous_preemption_policy=names.preemption,
+                    previous_scheduling_policy=before.scheduling_policy,
+                    previous_preemption_policy=before.preemption_policy,
+                    previous_scheduling_options=before.scheduling_options,
+                    previous_preemption_options=before.preemption_options,
                 )
-                for address, names in previous.items()
+                for address, before in previous.items()
             ]
         )
 
@@ -68,7 +72,7 @@ class Switch:
     """Switches all engines at once. `failure` is an error of one that did not take part, where others did."""
 
     def __init__(
-        self, engines: abc.Sequence[Engine], choice: PolicyChoice, previous: abc.Mapping[str, PolicyNames]
+        self, engines: abc.Sequence[Engine], choice: PolicyChoice, previous: abc.Mapping[str, PolicyChoice]
     ) -> None:
         self.failure: GatewayError | None = None
         self._engines = engines
@@ -76,14 +80,18 @@ class Switch:
         self._previous = previous
 
     async def __call__(self) -> tuple[Document, Document]:
-        """What those decided by that have switched, and what they decide by now. Raises GatewayError if none has."""
+        """By address, what those decided by that have switched, and what they decide by now.
+
+        Raises GatewayError if none has.
+        """
         failures = await asyncio.gather(*map(self._failure_at, self._engines))
         self.failure = next(filter(None, failures), None)
         switched = [engine.address for engine, failure in zip(self._engines, failures, strict=True) if failure is None]
         if not switched and self.failure is not None:
             raise self.failure
-        before = {address: asdict(self._previous[address]) for address in switched}
-        return before, {"engines": switched, **asdict(self._choice)}
+        before = {address: self._previous[address] for address in switched}
+        after = {address: _switched(previous, self._choice) for address, previous in before.items()}
+        return _document(before), _document(after)
 
     async def _failure_at(self, engine: Engine) -> GatewayError | None:
         try:
@@ -93,12 +101,40 @@ class Switch:
         return None
 
 
+def _switched(previous: PolicyChoice, choice: PolicyChoice) -> PolicyChoice:
+    """What is in force after `choice`, where `previous` was."""
+    switched = previous
+    if choice.scheduling_policy:
+        switched = replace(
+            switched, scheduling_policy=choice.scheduling_policy, scheduling_options=choice.scheduling_options
+        )
+    if choice.preemption_policy:
+        switched = replace(
+            switched, preemption_policy=choice.preemption_policy, preemption_options=choice.preemption_options
+        )
+    return switched
+
+
+def _document(choices: abc.Mapping[str, PolicyChoice]) -> Document:
+    return {address: asdict(choice) for address, choice in choices.items()}
+
+
 def _choice(request: pb.SetSchedulingPolicyRequest) -> PolicyChoice:
     if not request.scheduling_policy and not request.preemption_policy:
         raise invalid("scheduling_policy", "must not be empty where preemption_policy is")
     return PolicyChoice(
-        request.scheduling_policy,
-        dict(request.scheduling_options),
-        request.preemption_policy,
-        dict(request.preemption_options),
+        _text(request.scheduling_policy, "scheduling_policy"),
+        _options(request.scheduling_options, "scheduling_options"),
+        _text(request.preemption_policy, "preemption_policy"),
+        _options(request.preemption_options, "preemption_options"),
     )
+
+
+def _options(options: abc.Mapping[str, str], field: str) -> dict[str, str]:
+    return {_text(name, field): _text(value, field) for name, value in options.items()}
+
+
+def _text(text: str, field: str) -> str:
+    if len(text) > MAX_TEXT_CHARS or not text.isprintable():
+        raise invalid(field, f"must be at most {MAX_TEXT_CHARS} characters in one line")
+    return text

@@ -24,6 +24,11 @@ def parse_team(text: str, field: str, *, wildcards: bool = False) -> ResourcePat
     return ResourcePath(*_ids(text, field, KINDS[:2], wildcards=wildcards))
 
 
+def parse_team_or_platform(text: str, field: str) -> ResourcePath:
+    """Where a key can be made: a team or the platform, which is `-` or nothing."""
+    return ResourcePath(None) if text in ("", ANY) else parse_team(text, field)
+
+
 def parse_api_key(text: str, field: str, *, wildcards: bool = False) -> ResourcePath:
     """A team's key."""
     return ResourcePath(*_ids(text, field, KINDS, wildcards=wildcards))
@@ -54,6 +59,12 @@ def parse_quota_policy(text: str, field: str) -> tuple[ResourcePath, str]:
     if not SLUG.fullmatch(policy):
         raise invalid(field, "must be the name of an organization, team or key, followed by /quotaPolicies/*")
     return parse_node(node, field), policy
+
+
+def parse_single(text: str, field: str, kind: str) -> str:
+    """The id of `<kind>/<id>`, which is below nothing."""
+    (single_id,) = _ids(text, field, (kind,), wildcards=False)
+    return single_id
 
 
 def parse_priority_class(text: str, field: str) -> str:

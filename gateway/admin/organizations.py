@@ -1,14 +1,17 @@
 """Organizations: from requests to statements, from records to resources."""
 
 from evenflow.admin.v1 import admin_pb2 as pb
-from gateway.admin.backend import Backend
+from gateway.admin.backend import Backend, Listing
 from gateway.admin.masks import changed_fields, set_fields
 from gateway.admin.names import check_slug, parse_organization
-from gateway.admin.values import PB_BY_STATE, parse_display_name, parse_state, timestamp
+from gateway.admin.values import parse_display_name, parse_state, state_to_pb, timestamp
 from gateway.store.organizations import (
+    FIELDS,
     create_organization,
+    delete_organization,
     get_organization,
     list_organizations,
+    undelete_organization,
     update_organization,
 )
 from gateway.store.records import Organization, OrganizationSettings, ResourcePath
@@ -26,7 +29,9 @@ class Organizations:
     async def create(self, request: pb.CreateOrganizationRequest) -> pb.Organization:
         path = ResourcePath(check_slug(request.organization_id, "organization_id"))
         change = self._backend.change(request, request.request_id, validate_only=request.validate_only)
-        settings = _edited(OrganizationSettings(), request.organization, set_fields(request.organization, WRITABLE))
+        settings = edited_organization(
+            OrganizationSettings(), request.organization, set_fields(request.organization, WRITABLE)
+        )
         statement = create_organization(self._backend.database, change, path, settings)
         return _to_pb(await self._backend.commit(statement, change, FIELD))
 
@@ -35,11 +40,11 @@ class Organizations:
         return _to_pb(await self._backend.read(get_organization(self._backend.database, path)))
 
     async def list(self, request: pb.ListOrganizationsRequest) -> pb.ListOrganizationsResponse:
-        records, token = await self._backend.page(
+        records, token = await self._backend.filtered_page(
             lambda page: list_organizations(self._backend.database, page),
-            request.page_size,
-            request.page_token,
-            "organizations",
+            request,
+            Listing("organizations", FIELDS),
+            shows_deleted=request.show_deleted,
         )
         return pb.ListOrganizationsResponse(organizations=map(_to_pb, records), next_page_token=token)
 
@@ -54,12 +59,30 @@ class Organizations:
             self._backend.database,
             change,
             path,
-            lambda current: _edited(current, message, fields),
+            lambda current: edited_organization(current, message, fields),
         )
         return _to_pb(await self._backend.commit(statement, change, FIELD))
 
+    async def delete(self, request: pb.DeleteOrganizationRequest) -> pb.Organization:
+        path = parse_organization(request.name, "name")
+        change = self._backend.change(
+            request, request.request_id, validate_only=request.validate_only, etag=request.etag
+        )
+        statement = delete_organization(self._backend.database, change, path)
+        return _to_pb(await self._backend.commit(statement, change, FIELD))
 
-def _edited(current: OrganizationSettings, message: pb.Organization, fields: frozenset[str]) -> OrganizationSettings:
+    async def undelete(self, request: pb.UndeleteOrganizationRequest) -> pb.Organization:
+        path = parse_organization(request.name, "name")
+        change = self._backend.change(
+            request, request.request_id, validate_only=request.validate_only, etag=request.etag
+        )
+        statement = undelete_organization(self._backend.database, change, path)
+        return _to_pb(await self._backend.commit(statement, change, FIELD))
+
+
+def edited_organization(
+    current: OrganizationSettings, message: pb.Organization, fields: frozenset[str]
+) -> OrganizationSettings:
     """`current` with `fields` taken from `message`. Raises InvalidFieldError."""
     display_name, state = current.display_name, current.state
     if "display_name" in fields:
@@ -74,8 +97,10 @@ def _to_pb(record: Organization) -> pb.Organization:
         name=record.path.name,
         uid=str(record.id),
         display_name=record.settings.display_name,
-        state=PB_BY_STATE[record.settings.state],
+        state=state_to_pb(record),
         etag=record.etag,
         create_time=timestamp(record.created_at),
         update_time=timestamp(record.updated_at),
+        delete_time=timestamp(record.deleted_at),
+        expire_time=timestamp(record.purge_at),
     )

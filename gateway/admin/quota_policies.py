@@ -1,13 +1,18 @@
 """Quota policies: from requests to statements, from records to resources. Values are checked in `quota_values`."""
 
+from google.protobuf.empty_pb2 import Empty
+
 from evenflow.admin.v1 import admin_pb2 as pb
-from gateway.admin.backend import Backend
+from gateway.admin.backend import Backend, Listing
 from gateway.admin.masks import changed_fields, set_fields
 from gateway.admin.names import check_slug, parse_node, parse_quota_policy
+from gateway.admin.quota_budgets import budget_to_pb, cost_to_pb, grant_to_pb, reservation_to_pb
 from gateway.admin.quota_values import FIELD, WRITABLE, edited, limit_to_pb
 from gateway.admin.values import timestamp
 from gateway.store.quota_policies import (
+    FIELDS,
     create_quota_policy,
+    delete_quota_policy,
     get_quota_policy,
     list_quota_policies,
     update_quota_policy,
@@ -28,21 +33,20 @@ class QuotaPolicies:
         fresh = QuotaPolicySettings(weight=None if path.api_key else 1.0)
         settings = edited(fresh, request.quota_policy, set_fields(request.quota_policy, WRITABLE))
         statement = create_quota_policy(self._backend.database, change, path, slug, settings)
-        return _to_pb(await self._backend.commit(statement, change, FIELD))
+        return policy_to_pb(await self._backend.commit(statement, change, FIELD))
 
     async def get(self, request: pb.GetQuotaPolicyRequest) -> pb.QuotaPolicy:
         path, slug = parse_quota_policy(request.name, "name")
-        return _to_pb(await self._backend.read(get_quota_policy(self._backend.database, path, slug)))
+        return policy_to_pb(await self._backend.read(get_quota_policy(self._backend.database, path, slug)))
 
     async def list(self, request: pb.ListQuotaPoliciesRequest) -> pb.ListQuotaPoliciesResponse:
         parent = parse_node(request.parent, "parent", wildcards=True)
-        records, token = await self._backend.page(
+        records, token = await self._backend.filtered_page(
             lambda page: list_quota_policies(self._backend.database, parent, page),
-            request.page_size,
-            request.page_token,
-            f"{parent.name}/quotaPolicies",
+            request,
+            Listing(f"{parent.name}/quotaPolicies", FIELDS),
         )
-        return pb.ListQuotaPoliciesResponse(quota_policies=map(_to_pb, records), next_page_token=token)
+        return pb.ListQuotaPoliciesResponse(quota_policies=map(policy_to_pb, records), next_page_token=token)
 
     async def update(self, request: pb.UpdateQuotaPolicyRequest) -> pb.QuotaPolicy:
         message = request.quota_policy
@@ -60,10 +64,20 @@ class QuotaPolicies:
             slug,
             lambda current: edited(current, message, fields),
         )
-        return _to_pb(await self._backend.commit(statement, change, FIELD))
+        return policy_to_pb(await self._backend.commit(statement, change, FIELD))
+
+    async def delete(self, request: pb.DeleteQuotaPolicyRequest) -> Empty:
+        path, slug = parse_quota_policy(request.name, "name")
+        change = self._backend.change(
+            request, request.request_id, validate_only=request.validate_only, etag=request.etag
+        )
+        await self._backend.read(delete_quota_policy(self._backend.database, change, path, slug), FIELD)
+        await self._backend.catch_up()
+        return Empty()
 
 
-def _to_pb(record: QuotaPolicy) -> pb.QuotaPolicy:
+def policy_to_pb(record: QuotaPolicy) -> pb.QuotaPolicy:
+    """The resource."""
     settings = record.settings
     return pb.QuotaPolicy(
         name=f"{record.path.name}/quotaPolicies/{record.slug}",
@@ -78,4 +92,9 @@ def _to_pb(record: QuotaPolicy) -> pb.QuotaPolicy:
         create_time=timestamp(record.created_at),
         update_time=timestamp(record.updated_at),
         revision=record.revision,
+        reservation=reservation_to_pb(settings.reservation),
+        time_zone=settings.time_zone,
+        budgets=map(budget_to_pb, settings.budgets),
+        cost_weights=map(cost_to_pb, settings.costs),
+        temporary_quotas=map(grant_to_pb, record.grants),
     )

@@ -1,7 +1,4 @@
-"""The values of a quota policy: what is accepted, and what a limit that leaves something open means.
-
-A setting that this release would store and not act on is refused, so that nobody relies on it.
-"""
+"""The values of a quota policy: what is accepted, and what a limit that leaves something open means."""
 
 from collections import abc
 from dataclasses import replace
@@ -10,34 +7,64 @@ from datetime import timedelta
 from google.protobuf.duration_pb2 import Duration
 
 from evenflow.admin.v1 import admin_pb2 as pb
-from gateway import quota
 from gateway.admin.names import invalid
-from gateway.store.enums import Dimension, StoreLossAction
-from gateway.store.models import MAX_WEIGHT
+from gateway.admin.quota_budgets import (
+    MAX_AMOUNT,
+    parse_budgets,
+    parse_costs,
+    parse_model,
+    parse_reservation,
+    parse_time_zone,
+)
+from gateway.quota_terms import default_burst
+from gateway.store.enums import Dimension, QuotaMode, StoreLossAction
+from gateway.store.models import MAX_WEIGHT, MIN_WEIGHT
 from gateway.store.records import QuotaLimit, QuotaPolicySettings
 
 FIELD = "quota_policy"
-WRITABLE = frozenset({"mode", "weight", "limits", "on_store_loss", "max_overdraft", "strict"})
+WRITABLE = frozenset(
+    {
+        *("mode", "weight", "limits", "on_store_loss", "max_overdraft", "strict"),
+        *("reservation", "time_zone", "budgets", "cost_weights"),
+    }
+)
 DEFAULT_PERIOD_MS = 60_000
 MAX_PERIOD = timedelta(days=366)
-MAX_AMOUNT = 10**15
-MAX_MODEL_CHARS = 200
 
 PREFIX = "QUOTA_DIMENSION_"
-# Only what the quota arithmetic counts.
-DIMENSION_BY_PB = {pb.QuotaDimension.Value(PREFIX + name): Dimension(name) for name in quota.Dimension}
+MODE_PREFIX = "QUOTA_MODE_"
+DIMENSION_BY_PB = {pb.QuotaDimension.Value(PREFIX + dimension): dimension for dimension in Dimension}
+MODE_BY_PB = {pb.QuotaMode.Value(MODE_PREFIX + mode): mode for mode in QuotaMode}
 
 
 def edited(current: QuotaPolicySettings, message: pb.QuotaPolicy, fields: frozenset[str]) -> QuotaPolicySettings:
     """`current` with `fields` taken from `message`. Raises InvalidFieldError."""
-    _require_available(message, fields)
-    settings = current
+    settings = _with_parts(current, message, fields)
     if "weight" in fields:
         settings = replace(settings, weight=_parse_weight(message.weight, has_weight=current.weight is not None))
-    if "limits" in fields:
-        settings = replace(settings, limits=_parse_limits(message.limits))
     if "on_store_loss" in fields:
         settings = replace(settings, on_store_loss=_parse_store_loss(message.on_store_loss))
+    if "mode" in fields:
+        settings = replace(settings, mode=_parse_mode(message.mode))
+    if "strict" in fields:
+        settings = replace(settings, strict=message.strict)
+    if "max_overdraft" in fields:
+        settings = replace(settings, max_overdraft=_parse_overdraft(message.max_overdraft))
+    if "reservation" in fields:
+        settings = replace(settings, reservation=parse_reservation(message.reservation))
+    return settings
+
+
+def _with_parts(current: QuotaPolicySettings, message: pb.QuotaPolicy, fields: frozenset[str]) -> QuotaPolicySettings:
+    settings = current
+    if "limits" in fields:
+        settings = replace(settings, limits=_parse_limits(message.limits))
+    if "time_zone" in fields:
+        settings = replace(settings, time_zone=parse_time_zone(message.time_zone))
+    if "budgets" in fields:
+        settings = replace(settings, budgets=parse_budgets(message.budgets))
+    if "cost_weights" in fields:
+        settings = replace(settings, costs=parse_costs(message.cost_weights))
     return settings
 
 
@@ -53,23 +80,26 @@ def limit_to_pb(limit: QuotaLimit) -> pb.QuotaLimit:
     return message
 
 
-def _require_available(message: pb.QuotaPolicy, fields: frozenset[str]) -> None:
-    unavailable = {
-        "mode": message.mode not in (pb.QUOTA_MODE_UNSPECIFIED, pb.QUOTA_MODE_ENFORCE),
-        "max_overdraft": message.max_overdraft != 0,
-        "strict": message.strict,
-    }
-    for field in sorted(fields & unavailable.keys()):
-        if unavailable[field]:
-            raise invalid(f"{FIELD}.{field}", "this release has only the default")
+def _parse_mode(value: pb.QuotaMode.ValueType) -> QuotaMode:
+    if value == pb.QUOTA_MODE_UNSPECIFIED:
+        return QuotaMode.ENFORCE
+    if value not in MODE_BY_PB:
+        raise invalid(f"{FIELD}.mode", "must be ENFORCE, SHADOW or BORROW")
+    return MODE_BY_PB[value]
+
+
+def _parse_overdraft(amount: int) -> int:
+    if not 0 <= amount <= MAX_AMOUNT:
+        raise invalid(f"{FIELD}.max_overdraft", f"must be from 0 to {MAX_AMOUNT}")
+    return amount
 
 
 def _parse_weight(weight: float, *, has_weight: bool) -> float:
     field = f"{FIELD}.weight"
     if not has_weight:
         raise invalid(field, "keys share nothing among themselves: set the weight of the team or organization")
-    if not 0 < weight <= MAX_WEIGHT:
-        raise invalid(field, f"must be greater than 0 and at most {MAX_WEIGHT}")
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        raise invalid(field, f"must be from {MIN_WEIGHT} to {MAX_WEIGHT}")
     return weight
 
 
@@ -97,18 +127,17 @@ def _parse_limit(message: pb.QuotaLimit, field: str) -> QuotaLimit:
     dimension = DIMENSION_BY_PB.get(message.dimension)
     if dimension is None:
         names = ", ".join(map(pb.QuotaDimension.Name, DIMENSION_BY_PB))
-        raise invalid(f"{field}.dimension", f"must be one of those that this release counts: {names}")
+        raise invalid(f"{field}.dimension", f"must be one of those that are counted: {names}")
     if not 1 <= message.limit <= MAX_AMOUNT:
         raise invalid(f"{field}.limit", f"must be from 1 to {MAX_AMOUNT}")
-    if len(message.model) > MAX_MODEL_CHARS or not message.model.isprintable():
-        raise invalid(f"{field}.model", f"must be a model's name of at most {MAX_MODEL_CHARS} characters")
+    parse_model(message.model, f"{field}.model")
     if dimension is Dimension.CONCURRENCY:
         if message.HasField("period") or message.burst:
             raise invalid(field, "a limit on concurrency has neither period nor burst")
         return QuotaLimit(dimension, message.limit, None, None, message.model)
     if not 0 <= message.burst <= MAX_AMOUNT:
         raise invalid(f"{field}.burst", f"must be from 1 to {MAX_AMOUNT}")
-    burst = message.burst or quota.default_burst(message.limit)
+    burst = message.burst or default_burst(message.limit)
     period_ms = _parse_period(message.period, f"{field}.period") if message.HasField("period") else DEFAULT_PERIOD_MS
     return QuotaLimit(dimension, message.limit, period_ms, burst, message.model)
 

@@ -5,7 +5,7 @@ from importlib.metadata import version
 from google.protobuf.duration_pb2 import Duration
 
 from evenflow.admin.v1 import admin_pb2 as pb
-from gateway.status import EngineReport, EngineStats, SystemReport, TenantStats
+from gateway.status import EngineReport, EngineStats, LedgerReport, SystemReport, TenantStats
 from gateway.store.snapshot import TenancySnapshot
 
 PRICED_TOKENS = 1000
@@ -22,6 +22,16 @@ def status_to_pb(report: SystemReport, snapshot: TenancySnapshot, schema_revisio
         engines=[_engine_to_pb(engine, snapshot) for engine in report.engines],
         live_requests=report.num_live_requests,
         metrics_address=report.metrics_address,
+        ledger=None if report.ledger is None else _ledger_to_pb(report.ledger),
+    )
+
+
+def _ledger_to_pb(report: LedgerReport) -> pb.LedgerStatus:
+    return pb.LedgerStatus(
+        waiting_events=report.num_records,
+        oldest=_duration(report.oldest_s),
+        dropped_events=report.num_dropped,
+        damaged_bytes=report.num_damaged_bytes,
     )
 
 
@@ -58,6 +68,8 @@ def _engine_to_pb(report: EngineReport, snapshot: TenancySnapshot) -> pb.EngineS
         num_swaps=stats.num_swaps,
         num_pauses=stats.num_pauses,
         preemption_prices=_prices_to_pb(stats),
+        unacknowledged_usage=stats.num_unacknowledged_usage,
+        dropped_usage=stats.num_dropped_usage,
     )
 
 

@@ -3,15 +3,23 @@
 from collections import abc
 
 from evenflow.admin.v1 import admin_pb2 as pb
-from gateway.admin.backend import Backend
+from gateway.admin.backend import Backend, Listing
 from gateway.admin.masks import changed_fields, set_fields
 from gateway.admin.names import check_slug, class_name, parse_organization, parse_priority_class, parse_team
-from gateway.admin.values import PB_BY_STATE, parse_display_name, parse_state, require_distinct, timestamp
+from gateway.admin.values import parse_display_name, parse_state, require_distinct, state_to_pb, timestamp
 from gateway.store.records import DEFAULT_CLASS, ResourcePath, Team, TeamSettings
-from gateway.store.teams import create_team, get_team, list_teams, update_team
+from gateway.store.teams import (
+    FIELDS,
+    create_team,
+    delete_team,
+    get_team,
+    list_teams,
+    undelete_team,
+    update_team,
+)
 
 FIELD = "team"
-WRITABLE = frozenset({"display_name", "state", "default_priority_class", "priority_class_grants"})
+WRITABLE = frozenset({"display_name", "state", "default_priority_class", "priority_class_grants", "durable_usage"})
 
 
 class Teams:
@@ -24,7 +32,7 @@ class Teams:
         parent = parse_organization(request.parent, "parent")
         path = ResourcePath(parent.organization, check_slug(request.team_id, "team_id"))
         change = self._backend.change(request, request.request_id, validate_only=request.validate_only)
-        settings = _edited(TeamSettings(), request.team, set_fields(request.team, WRITABLE))
+        settings = edited_team(TeamSettings(), request.team, set_fields(request.team, WRITABLE))
         statement = create_team(self._backend.database, change, path, settings)
         return _to_pb(await self._backend.commit(statement, change, FIELD))
 
@@ -34,11 +42,11 @@ class Teams:
 
     async def list(self, request: pb.ListTeamsRequest) -> pb.ListTeamsResponse:
         parent = parse_organization(request.parent, "parent", wildcards=True)
-        records, token = await self._backend.page(
+        records, token = await self._backend.filtered_page(
             lambda page: list_teams(self._backend.database, parent, page),
-            request.page_size,
-            request.page_token,
-            f"{parent.name}/teams",
+            request,
+            Listing(f"{parent.name}/teams", FIELDS),
+            shows_deleted=request.show_deleted,
         )
         return pb.ListTeamsResponse(teams=map(_to_pb, records), next_page_token=token)
 
@@ -53,8 +61,24 @@ class Teams:
             self._backend.database,
             change,
             path,
-            lambda current: _edited(current, message, fields),
+            lambda current: edited_team(current, message, fields),
         )
+        return _to_pb(await self._backend.commit(statement, change, FIELD))
+
+    async def delete(self, request: pb.DeleteTeamRequest) -> pb.Team:
+        path = parse_team(request.name, "name")
+        change = self._backend.change(
+            request, request.request_id, validate_only=request.validate_only, etag=request.etag
+        )
+        statement = delete_team(self._backend.database, change, path)
+        return _to_pb(await self._backend.commit(statement, change, FIELD))
+
+    async def undelete(self, request: pb.UndeleteTeamRequest) -> pb.Team:
+        path = parse_team(request.name, "name")
+        change = self._backend.change(
+            request, request.request_id, validate_only=request.validate_only, etag=request.etag
+        )
+        statement = undelete_team(self._backend.database, change, path)
         return _to_pb(await self._backend.commit(statement, change, FIELD))
 
 
@@ -64,7 +88,7 @@ def parse_class_grants(names: abc.Iterable[str], field: str) -> tuple[str, ...]:
     return require_distinct(ids, field)
 
 
-def _edited(current: TeamSettings, message: pb.Team, fields: frozenset[str]) -> TeamSettings:
+def edited_team(current: TeamSettings, message: pb.Team, fields: frozenset[str]) -> TeamSettings:
     """`current` with `fields` taken from `message`; a default class left empty is the usual one."""
     display_name, state = current.display_name, current.state
     default_class, class_grants = current.default_class, current.class_grants
@@ -77,7 +101,8 @@ def _edited(current: TeamSettings, message: pb.Team, fields: frozenset[str]) -> 
         default_class = parse_priority_class(name, f"{FIELD}.default_priority_class")
     if "priority_class_grants" in fields:
         class_grants = parse_class_grants(message.priority_class_grants, f"{FIELD}.priority_class_grants")
-    return TeamSettings(display_name, state, default_class, class_grants)
+    durable_usage = message.durable_usage if "durable_usage" in fields else current.durable_usage
+    return TeamSettings(display_name, state, default_class, class_grants, durable_usage)
 
 
 def _to_pb(record: Team) -> pb.Team:
@@ -86,10 +111,13 @@ def _to_pb(record: Team) -> pb.Team:
         name=record.path.name,
         uid=str(record.id),
         display_name=settings.display_name,
-        state=PB_BY_STATE[settings.state],
+        state=state_to_pb(record),
         etag=record.etag,
         create_time=timestamp(record.created_at),
         update_time=timestamp(record.updated_at),
+        delete_time=timestamp(record.deleted_at),
+        expire_time=timestamp(record.purge_at),
         default_priority_class=class_name(settings.default_class),
         priority_class_grants=map(class_name, settings.class_grants),
+        durable_usage=settings.durable_usage,
     )

@@ -5,14 +5,17 @@ Each parser gets the path of its field, so that a refusal names it as the reques
 
 from collections import abc
 from datetime import UTC, datetime
+from uuid import UUID
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.names import invalid
 from gateway.store.enums import State
+from gateway.store.records import Organization, Team
 
 MAX_DISPLAY_NAME_CHARS = 200
+MAX_REASON_CHARS = 500
 
 STATE_BY_PB = {pb.STATE_ACTIVE: State.ACTIVE, pb.STATE_SUSPENDED: State.SUSPENDED}
 PB_BY_STATE = {state: value for value, state in STATE_BY_PB.items()}
@@ -27,11 +30,31 @@ def parse_display_name(text: str, field: str) -> str:
     return text
 
 
+def parse_reason(text: str, field: str) -> str:
+    """Why something was done, in one line; or nothing."""
+    if len(text) > MAX_REASON_CHARS or not text.isprintable():
+        raise invalid(field, f"must be at most {MAX_REASON_CHARS} characters in one line")
+    return text
+
+
+def parse_uuid(text: str, field: str) -> str:
+    """The id in its usual spelling."""
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise invalid(field, "must be a UUID") from None
+
+
 def parse_state(value: pb.State.ValueType, field: str) -> State:
     """Unset is refused: leaving it out must not wake a suspended tenant."""
     if value not in STATE_BY_PB:
         raise invalid(field, "must be STATE_ACTIVE or STATE_SUSPENDED")
     return STATE_BY_PB[value]
+
+
+def state_to_pb(record: Organization | Team) -> pb.State.ValueType:
+    """A deleted one is DELETED, whatever it was before."""
+    return pb.STATE_DELETED if record.deleted_at is not None else PB_BY_STATE[record.settings.state]
 
 
 def require_distinct(values: abc.Iterable[str], field: str) -> tuple[str, ...]:

@@ -3,13 +3,14 @@
 from gateway.auth.authenticator import Authenticator, Verdict
 from gateway.auth.last_used import LastUsed
 from gateway.auth.principal import (
-    Action,
     Principal,
     authorize,
+    authorize_anywhere,
     current_principal,
     enter_principal,
     principal_or_none,
 )
+from gateway.auth.roles import Action
 
 __all__ = [
     "Action",
@@ -18,6 +19,7 @@ __all__ = [
     "Principal",
     "Verdict",
     "authorize",
+    "authorize_anywhere",
     "current_principal",
     "enter_principal",
     "principal_or_none",

@@ -1,25 +1,42 @@
-"""When keys were last used: collected here, written in one batch a minute."""
+"""What the use of keys leaves behind, collected here and written in one batch a minute: when they were used, and hashes
+made anew with the newest pepper."""
 
 import asyncio
+import time
+from collections import abc
+from datetime import UTC, datetime
 from uuid import UUID
 
 from gateway.store.db import Database
+from gateway.store.key_hashes import HashRenewal, renew_hashes
 from gateway.store.keys import touch_last_used
 from gateway.store.outage import DATABASE_ERRORS, Outage
+from gateway.store.records import KeySecret
 
 FLUSH_INTERVAL_S = 60.0
 
 
 class LastUsed:
-    """The keys that were used since the last batch. Their number is bounded by that of the keys that exist."""
+    """The keys that were used since the last batch, and when. Their number is bounded by that of the keys that exist.
 
-    def __init__(self, database: Database) -> None:
+    `now_s`: seconds since 1970.
+    """
+
+    def __init__(self, database: Database, now_s: abc.Callable[[], float] = time.time) -> None:
         self._database = database
-        self._key_ids: set[UUID] = set()
+        self._now_s = now_s
+        self._uses: dict[UUID, float] = {}
+        self._renewals: dict[tuple[UUID, bytes], HashRenewal] = {}
+        self._writing = asyncio.Lock()
         self._outage = Outage("last use of keys not written")
 
     def note(self, key_id: UUID) -> None:
-        self._key_ids.add(key_id)
+        """The key is used now."""
+        self._uses[key_id] = self._now_s()
+
+    def renew(self, key_id: UUID, old_digest: bytes, renewed: KeySecret) -> None:
+        """The secret with `old_digest` is to be stored as `renewed`."""
+        self._renewals[key_id, old_digest] = HashRenewal(key_id, old_digest, renewed)
 
     async def run(self) -> None:
         """Flush until cancelled."""
@@ -28,13 +45,32 @@ class LastUsed:
             await self.flush()
 
     async def flush(self) -> None:
-        """Everything noted so far is written, or kept for the next batch if the database is away."""
-        key_ids, self._key_ids = self._key_ids, set()
-        if not key_ids:
-            return
+        """Everything noted so far is written. What the database does not take, or a cancellation cuts off, is kept."""
         try:
-            await touch_last_used(self._database, key_ids)
+            async with self._writing:  # whoever comes second returns when the first one's is written, too
+                await self._write_uses()
+                await self._write_renewals()
             self._outage.end()
         except DATABASE_ERRORS as error:
-            self._key_ids |= key_ids
-            self._outage.note(error, num_keys=len(self._key_ids))
+            self._outage.note(error, num_keys=len(self._uses))
+
+    async def _write_uses(self) -> None:
+        uses, self._uses = self._uses, {}
+        if not uses:
+            return
+        try:
+            moments = {key_id: datetime.fromtimestamp(used_s, UTC) for key_id, used_s in uses.items()}
+            await touch_last_used(self._database, moments)
+        except BaseException:
+            self._uses = uses | self._uses  # what was used again meanwhile keeps its later time
+            raise
+
+    async def _write_renewals(self) -> None:
+        renewals, self._renewals = self._renewals, {}
+        if not renewals:
+            return
+        try:
+            await renew_hashes(self._database, list(renewals.values()))
+        except BaseException:
+            self._renewals = renewals | self._renewals
+            raise

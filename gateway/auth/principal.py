@@ -1,31 +1,32 @@
 """The caller's identity for the length of one call, and the one decision on what it may do.
 
-A principal says who; what the team may use *now* (limits, weights, classes) is read from the snapshot when needed.
+A principal says who, with which roles; what the team may use *now* (limits, weights, classes) is read from the snapshot
+when needed.
 """
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from enum import Enum
 from uuid import UUID
 
-from gateway.errors import NoTenantError, ScopeNotGrantedError
+from gateway.auth.roles import SCOPE_BY_ACTION, TENANT_ACTIONS, Action, Grant, has_scope
+from gateway.errors_auth import NoTenantError, RoleNotGrantedError, ScopeNotGrantedError
 from gateway.store.enums import KeyScope
-
-
-class Action(Enum):
-    """What a method does, as far as permission goes."""
-
-    INFER = "infer"
-    ADMINISTER = "administer"
+from gateway.store.records import ResourcePath
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The holder of an API key.
+    """The holder of an API key, or the subject of a token.
 
-    `organization` and `team` are slugs; a platform key has neither. Empty `model_grants`: every model.
+    name             the resource name, for audit records and logs
+    key_id           what its requests and its usage are kept under: the key's id, or one made of issuer and subject
+    public_id        the key's, empty for a token
+    organization     slug, as is `team`; None for those who belong to no team and cannot generate
+    model_grants     empty: every model
+    grants           its roles, with where they hold
     """
 
+    name: str
     key_id: UUID
     public_id: str
     organization_id: UUID | None
@@ -34,14 +35,26 @@ class Principal:
     team: str | None
     scopes: frozenset[KeyScope]
     model_grants: frozenset[str]
-    is_platform_admin: bool
+    grants: tuple[Grant, ...]
 
     @property
-    def name(self) -> str:
-        """The key's resource name, for audit records and logs."""
-        if self.organization is None:
-            return f"apiKeys/{self.public_id}"
-        return f"organizations/{self.organization}/teams/{self.team}/apiKeys/{self.public_id}"
+    def team_path(self) -> ResourcePath:
+        """Its team; the platform where it has none."""
+        return ResourcePath(self.organization, self.team)
+
+    def may(self, action: Action, resource: ResourcePath) -> bool:
+        """Whether some role allows `action` at `resource`, and the credential's scopes do."""
+        return has_scope(self.scopes, SCOPE_BY_ACTION[action]) and any(
+            grant.allows(action, resource) for grant in self.grants
+        )
+
+    def may_anywhere(self, action: Action) -> bool:
+        """Whether there is a place where it may: a list then holds what is there."""
+        return any(self.may(action, grant.path) for grant in self.grants)
+
+    def places(self, action: Action) -> list[str]:
+        """The names of where it may; the platform's is empty."""
+        return sorted({grant.path.name for grant in self.grants if self.may(action, grant.path)})
 
 
 _current_principal: ContextVar[Principal | None] = ContextVar("evenflow_principal", default=None)
@@ -64,13 +77,27 @@ def principal_or_none() -> Principal | None:
     return _current_principal.get()
 
 
-def authorize(principal: Principal, action: Action) -> None:
-    """`principal` may do `action`. Raises NoTenantError or ScopeNotGrantedError."""
-    if action is Action.ADMINISTER:
-        if not principal.is_platform_admin:
-            raise ScopeNotGrantedError(KeyScope.ADMIN.value)
-        return
-    if principal.team_id is None:
+def authorize(principal: Principal, action: Action, resource: ResourcePath) -> None:
+    """`principal` may do `action` at `resource`. Raises NoTenantError, ScopeNotGrantedError or RoleNotGrantedError.
+
+    Nothing is looked up, so no answer tells whether a resource of somebody else exists.
+    """
+    require_scope(principal, action)
+    if not principal.may(action, resource):
+        raise RoleNotGrantedError(principal.places(action))
+
+
+def authorize_anywhere(principal: Principal, action: Action) -> None:
+    """`principal` may do `action` somewhere; whoever serves the call leaves out what is elsewhere. Raises the same."""
+    require_scope(principal, action)
+    if not principal.may_anywhere(action):
+        raise RoleNotGrantedError(())
+
+
+def require_scope(principal: Principal, action: Action) -> None:
+    """The credential may be used for `action`, whoever its holder is. Raises NoTenantError, ScopeNotGrantedError."""
+    if action in TENANT_ACTIONS and principal.team_id is None:
         raise NoTenantError
-    if KeyScope.INFERENCE not in principal.scopes:
-        raise ScopeNotGrantedError(KeyScope.INFERENCE.value)
+    scope = SCOPE_BY_ACTION[action]
+    if not has_scope(principal.scopes, scope):
+        raise ScopeNotGrantedError(scope.value)

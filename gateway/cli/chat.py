@@ -13,12 +13,15 @@ import grpc
 import typer
 
 from evenflow.inference.v1 import generation_pb2 as pb
+from evenflow.inference.v1 import model_pb2
+from evenflow.inference.v1.model_pb2_grpc import ModelServiceStub
 from gateway.cli.command import AddressOption, DataDirOption, command
-from gateway.cli.connection import Target, connect, find_address, find_api_key
+from gateway.cli.connection import CALL_TIMEOUT_S, Connection, Target, connect, find_address, find_api_key
 from gateway.cli.conversation import Answer, Conversation, Options
 from gateway.cli.data_dir import DataDir
-from gateway.cli.errors import CliError, ExitCode, cli_error, read_refusal
+from gateway.cli.errors import CliError, ExitCode, read_refusal
 from gateway.cli.output import stderr
+from gateway.cli.security import CaCertOption, ClientCertOption, ClientKeyOption, Security
 
 PROMPT = "> "
 # A conversation wants sense before variety, small models above all.
@@ -27,15 +30,21 @@ TEMPERATURE = 0.2
 TOP_P = 0.9
 HELP = "/reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer."
 
-ApiKeyOption = Annotated[Path | None, typer.Option("--api-key-file", help="A file that holds the API key.")]
+ApiKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--api-key-file",
+        help="A file that holds the API key. Left out: EVENFLOW_API_KEY, or api.key in the data directory.",
+    ),
+]
 
 
 class Screen:
     """Answers go to stdout as they come, everything else to stderr; figures are shown on a terminal only."""
 
-    def __init__(self, conversation: Conversation, address: str) -> None:
+    def __init__(self, conversation: Conversation, connection: Connection) -> None:
         self.conversation = conversation
-        self._address = address
+        self._connection = connection
         self._notes = stderr()
 
     def answer(self, text: str) -> None:
@@ -50,7 +59,7 @@ class Screen:
         except grpc.RpcError as error:
             if answer.text and read_refusal(error).is_unreachable:
                 raise CliError("the gateway went away before the end of the answer", ExitCode.UNREACHABLE) from error
-            raise cli_error(error, self._address) from error
+            raise self._explained(error) from error
         finally:
             answer.cancel()
             self.conversation.keep(text, answer)
@@ -60,6 +69,17 @@ class Screen:
 
     def note(self, text: str, style: str = "dim") -> None:
         self._notes.print(text, style=style)
+
+    def _explained(self, error: grpc.RpcError) -> CliError:
+        """The error, with the models that are served where there is no such model."""
+        told = self._connection.error(error)
+        if read_refusal(error).reason == "MODEL_NOT_FOUND":
+            with suppress(grpc.RpcError):  # the first error is what counts
+                found = ModelServiceStub(self._connection.channel).ListModels(
+                    model_pb2.ListModelsRequest(), metadata=self._connection.metadata, timeout=CALL_TIMEOUT_S
+                )
+                told.hint = "served are: " + (", ".join(model.name for model in found.models) or "none")
+        return told
 
     def _describe(self, answer: Answer, first_s: float, total_s: float) -> None:
         finish = answer.finish
@@ -84,14 +104,17 @@ def chat(
     address: AddressOption = None,
     data_dir: DataDirOption = None,
     api_key_file: ApiKeyOption = None,
+    ca_cert: CaCertOption = None,
+    client_cert: ClientCertOption = None,
+    client_key: ClientKeyOption = None,
 ) -> None:
     """Talk with a model. Input from a pipe is one prompt."""
     options = Options(system, model, priority_class, max_tokens, temperature, top_p, seed)
-    target = Target(address, DataDir.at(data_dir), api_key_file)
+    target = Target(address, DataDir.at(data_dir), api_key_file, Security(ca_cert, client_cert, client_key))
     if prompt is None and not sys.stdin.isatty():
         prompt = sys.stdin.read()
-    with connect(find_address(target), find_api_key(target)) as connection:
-        screen = Screen(Conversation(connection, options), connection.address)
+    with connect(find_address(target), find_api_key(target), target.security) as connection:
+        screen = Screen(Conversation(connection, options), connection)
         if prompt is not None:
             screen.answer(prompt)
         else:
@@ -130,3 +153,5 @@ def exchange(screen: Screen, text: str) -> None:
         if error.exit_code is ExitCode.UNREACHABLE:
             raise
         screen.note(f"error: {error}", style="red")
+        if error.hint:
+            screen.note(f"  {error.hint}")

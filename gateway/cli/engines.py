@@ -95,11 +95,19 @@ def switch_columns(request: pb.SetSchedulingPolicyRequest) -> tuple[Column[pb.Po
     when = "WOULD BE" if request.validate_only else "NOW"
     return (
         Column("ENGINE", lambda switch: switch.engine),
-        Column("SCHEDULING BEFORE", lambda switch: switch.previous_scheduling_policy),
-        Column(when, lambda switch: scheduling or f"{switch.previous_scheduling_policy}, unchanged"),
-        Column("PREEMPTION BEFORE", lambda switch: switch.previous_preemption_policy),
-        Column(when, lambda switch: preemption or f"{switch.previous_preemption_policy}, unchanged"),
+        Column("SCHEDULING BEFORE", _scheduling_before),
+        Column(when, lambda switch: scheduling or f"{_scheduling_before(switch)}, unchanged"),
+        Column("PREEMPTION BEFORE", _preemption_before),
+        Column(when, lambda switch: preemption or f"{_preemption_before(switch)}, unchanged"),
     )
+
+
+def _scheduling_before(switch: pb.PolicySwitch) -> str:
+    return policy_text(switch.previous_scheduling_policy, dict(switch.previous_scheduling_options))
+
+
+def _preemption_before(switch: pb.PolicySwitch) -> str:
+    return policy_text(switch.previous_preemption_policy, dict(switch.previous_preemption_options))
 
 
 def parse_options(flag: str, texts: list[str] | tuple[()]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
-from google.rpc.error_details_pb2 import ErrorInfo, RequestInfo, RetryInfo
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RequestInfo, RetryInfo
 from grpc_status import rpc_status
 
 
@@ -39,13 +39,19 @@ class UsageError(CliError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A gRPC error, read. `reason` is empty where no Evenflow server gave the answer."""
+    """A gRPC error, read. `reason` is empty where no Evenflow server gave the answer.
+
+    `resource` is the name of what the answer is about, where it says so; `violations` are fields of the request, each
+    with what is wrong about it.
+    """
 
     code: grpc.StatusCode
     message: str
     reason: str = ""
     retry_after_s: float | None = None
     request_id: str = ""
+    resource: str = ""
+    violations: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_unreachable(self) -> bool:
@@ -63,7 +69,7 @@ class Refusal:
 def read_refusal(error: grpc.RpcError) -> Refusal:
     """The parts of `error` that a person or a script can act on."""
     assert isinstance(error, grpc.Call | grpc.aio.AioRpcError), "an error of a client's call tells its status"
-    info, retry, request = ErrorInfo(), RetryInfo(), RequestInfo()
+    info, retry, request, bad = ErrorInfo(), RetryInfo(), RequestInfo(), BadRequest()
     has_retry = False
     status = rpc_status.from_call(error)
     for detail in status.details if status is not None else ():
@@ -71,8 +77,17 @@ def read_refusal(error: grpc.RpcError) -> Refusal:
         has_retry = detail.Unpack(retry) or has_retry
         detail.Unpack(info)
         detail.Unpack(request)
+        detail.Unpack(bad)
     wait_s = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
-    return Refusal(error.code(), error.details() or "", info.reason, wait_s if has_retry else None, request.request_id)
+    return Refusal(
+        error.code(),
+        error.details() or "",
+        info.reason,
+        wait_s if has_retry else None,
+        request.request_id,
+        info.metadata.get("resource", ""),
+        tuple((each.field, each.description) for each in bad.field_violations),
+    )
 
 
 def cli_error(error: grpc.RpcError, address: str) -> CliError:

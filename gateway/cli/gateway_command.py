@@ -9,7 +9,7 @@ import typer
 
 from gateway.cli.command import DataDirOption, command
 from gateway.cli.data_dir import DataDir
-from gateway.cli.errors import CliError
+from gateway.cli.errors import CliError, UsageError
 from gateway.cli.output import stderr
 from gateway.settings import DEFAULT_LISTEN, load_settings, read_pepper_variable
 
@@ -23,7 +23,13 @@ StaleFlag = Annotated[str | None, typer.Option("--auth-stale-max-s", help="Secon
 GraceFlag = Annotated[str | None, typer.Option("--drain-grace-s", help="Seconds that streams may take to end.")]
 RpcsFlag = Annotated[str | None, typer.Option("--max-concurrent-rpcs", help="Calls taken at once.")]
 LedgerFlag = Annotated[str | None, typer.Option("--ledger-capacity", help="Usage events that may wait for Postgres.")]
+RetentionFlag = Annotated[
+    str | None, typer.Option("--usage-retention-days", help="Days that usage events are kept; default for ever.")
+]
 ReaderFlag = Annotated[str | None, typer.Option("--reader-buffer-tokens", help="Tokens held for a slow client.")]
+TlsCertFlag = Annotated[Path | None, typer.Option("--tls-cert", help="PEM file: the certificate and its chain.")]
+TlsKeyFlag = Annotated[Path | None, typer.Option("--tls-key", help="PEM file: the certificate's key.")]
+ClientCaFlag = Annotated[Path | None, typer.Option("--client-ca", help="PEM file: only clients certified by it.")]
 MetricsFlag = Annotated[
     str | None, typer.Option("--metrics-listen", help="HOST:PORT on loopback for Prometheus; default a free one; off.")
 ]
@@ -40,7 +46,11 @@ def gateway(
     drain_grace_s: GraceFlag = None,
     max_concurrent_rpcs: RpcsFlag = None,
     ledger_capacity: LedgerFlag = None,
+    usage_retention_days: RetentionFlag = None,
     reader_buffer_tokens: ReaderFlag = None,
+    tls_cert: TlsCertFlag = None,
+    tls_key: TlsKeyFlag = None,
+    client_ca: ClientCaFlag = None,
     metrics_listen: MetricsFlag = None,
 ) -> None:
     """Serve tenants through engines that run already, until SIGTERM.
@@ -48,7 +58,7 @@ def gateway(
     Each flag --NAME can be given as EVENFLOW_GATEWAY_NAME instead; database URL, data directory and pepper
     are EVENFLOW_DATABASE_URL, EVENFLOW_DATA_DIR and EVENFLOW_PEPPER.
     """
-    from gateway.server import serve  # here, so that other commands do not wait for it
+    from gateway.process import serve  # here, so that other commands do not wait for it
 
     settings = load_settings(
         listen=listen,
@@ -60,7 +70,11 @@ def gateway(
         drain_grace_s=drain_grace_s,
         max_concurrent_rpcs=max_concurrent_rpcs,
         ledger_capacity=ledger_capacity,
+        usage_retention_days=usage_retention_days,
         reader_buffer_tokens=reader_buffer_tokens,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        client_ca=client_ca,
         metrics_listen=metrics_listen,
     )
     asyncio.run(serve(settings))
@@ -70,18 +84,27 @@ def gateway(
 def bootstrap(
     database_url: Annotated[str, typer.Option("--database-url", envvar="EVENFLOW_DATABASE_URL", help="The database.")],
     data_dir: DataDirOption = None,
+    new_pepper: Annotated[
+        bool, typer.Option("--new-pepper", help="Hash keys with a new secret from each gateway's next start on.")
+    ] = False,
 ) -> None:
     """Prepare a database: its schema, the pepper and an administrator's key. `evenflow up` does this by itself.
 
     EVENFLOW_PEPPER is used in place of the file `pepper` in the data directory.
     """
-    from gateway.bootstrap import bootstrap as run_bootstrap  # here, so that other commands do not wait for it
+    from gateway.bootstrap import add_pepper  # here, so that other commands do not wait for it
+    from gateway.bootstrap import bootstrap as run_bootstrap
     from gateway.store.errors import StoreError
 
     try:
         pepper = read_pepper_variable(os.environ)
+        if new_pepper and pepper is not None:
+            raise UsageError("EVENFLOW_PEPPER is set: add a line VERSION:SECRET to it, and restart the gateways")
         installation = asyncio.run(run_bootstrap(DataDir.at(data_dir).path, database_url, pepper))
     except StoreError as error:
         raise CliError(str(error)) from error
+    if new_pepper:
+        version = add_pepper(DataDir.at(data_dir).path)
+        stderr().print(f"the pepper has version {version}: keys are hashed anew as they are used after a restart")
     made = "made" if installation.has_new_admin_key else "found"
     stderr().print(f"the database is ready; administrator's key {made} in {installation.admin_key_file}")

@@ -13,10 +13,11 @@ from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.api_key import NEVER_EXPIRES
 from gateway.cli.command import Admin, admin_command
 from gateway.cli.errors import UsageError, read_refusal
+from gateway.cli.key_use import explain_key
 from gateway.cli.limits import parse_duration
-from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, print_one, stderr, time_text
+from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, print_one, time_text
 from gateway.cli.references import api_key_name, class_name, platform_key_name, short, team_name
-from gateway.cli.resources import PAGE_SIZE, NameOption, all_pages
+from gateway.cli.resources import PAGE_SIZE, DeletedOption, KeyFilterOption, NameOption, OrderOption, all_pages
 from gateway.private_files import make_private_dir, write_private
 
 app = typer.Typer(help="API keys: made for a team, shown once, revoked for good.", no_args_is_help=True)
@@ -24,7 +25,9 @@ app = typer.Typer(help="API keys: made for a team, shown once, revoked for good.
 PLATFORM = "-"  # the parent of the keys that belong to no team
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The public id: the 12 characters after ef_live_.")]
 ExpiresOption = Annotated[str | None, typer.Option("--expires", help="90d, 12h, 2027-01-31 or never.")]
-ScopeOption = Annotated[list[str] | None, typer.Option("--scope", help="inference or quota.read; repeatable.")]
+ScopeOption = Annotated[
+    list[str] | None, typer.Option("--scope", help="inference, quota.read, admin.read, …; repeatable.")
+]
 ModelOption = Annotated[list[str] | None, typer.Option("--model", help="A model it may use; repeatable.")]
 ClassOption = Annotated[list[str] | None, typer.Option("--class", help="A priority class it may ask for; repeatable.")]
 CidrOption = Annotated[list[str] | None, typer.Option("--cidr", help="A network it may be used from; repeatable.")]
@@ -37,6 +40,16 @@ COLUMNS: tuple[Column[pb.ApiKey], ...] = (
     Column("STATE", lambda key: _state_text(key)),
     Column("EXPIRES", lambda key: time_text(key, "expire_time", unset="never")),
     Column("LAST USED", lambda key: time_text(key, "last_used_time")),
+)
+# What most keys have not; shown of one that has it.
+DETAILS: tuple[Column[pb.ApiKey], ...] = (
+    Column("MODELS", lambda key: ", ".join(key.model_grants)),
+    Column("CLASSES", lambda key: ", ".join(map(short, key.priority_class_grants))),
+    Column("NETWORKS", lambda key: ", ".join(key.ip_cidrs)),
+    Column("REVOKED", lambda key: time_text(key, "revoke_time", unset="")),
+    Column("REASON", lambda key: key.revoke_reason),
+    Column("DELETED", lambda key: time_text(key, "delete_time", unset="")),
+    Column("GONE FROM", lambda key: time_text(key, "purge_time", unset="")),
 )
 
 
@@ -77,7 +90,12 @@ class Grants:
 @admin_command
 def create(
     admin: Admin,
-    team: Annotated[str, typer.Option("--team", metavar="ORG/TEAM", help="Whose key it is, such as acme/search.")],
+    team: Annotated[
+        str | None, typer.Option("--team", metavar="ORG/TEAM", help="Whose key it is, such as acme/search.")
+    ] = None,
+    platform: Annotated[
+        bool, typer.Option("--platform", help="Instead, an administrator's key: of no team, by default for everything.")
+    ] = False,
     display_name: NameOption = None,
     expires: ExpiresOption = None,
     scope: ScopeOption = None,
@@ -90,15 +108,23 @@ def create(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Make a key and show it, this once. It expires after 90 days unless --expires says otherwise."""
-    request = pb.CreateApiKeyRequest(parent=team_name(team))
+    if platform and save:
+        raise UsageError("--save keeps a key for evenflow chat, and a platform key is for no team")
+    request = pb.CreateApiKeyRequest(parent=_parent_of_new(team, platform=platform))
     Grants(scope, model, grant_class, cidr, expires, display_name).apply(request.api_key)
     key = admin.call(admin.stub.CreateApiKey, request)
     if save:
         make_private_dir(admin.data_dir.path)
         write_private(admin.data_dir.api_key, key.secret + "\n")
-    print_one(key, (SECRET, *COLUMNS), output)
+    print_key(key, output, SECRET)
     if output is OutputFormat.TABLE:
-        _explain(admin.connection.address, key.secret, saved=save)
+        explain_key(admin.connection.address, key, kept_in=[admin.data_dir.api_key] if save else [])
+
+
+def _parent_of_new(team: str | None, *, platform: bool) -> str:
+    if platform == (team is not None):
+        raise UsageError("say whose key it is: --team ORG/TEAM, or --platform for one of an administrator")
+    return PLATFORM if team is None else team_name(team)
 
 
 @app.command("list")
@@ -107,6 +133,9 @@ def list_(
     admin: Admin,
     team: Annotated[str | None, typer.Option("--team", metavar="ORG/TEAM", help="Only this team's keys.")] = None,
     platform: Annotated[bool, typer.Option("--platform", help="The administrators' keys instead.")] = False,
+    condition: KeyFilterOption = "",
+    order_by: OrderOption = "",
+    deleted: DeletedOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the keys of one team or of all teams, or those of the platform."""
@@ -115,7 +144,14 @@ def list_(
     parent = PLATFORM if platform else team_name(team or "-/-")
 
     def fetch(token: str) -> tuple[list[pb.ApiKey], str]:
-        request = pb.ListApiKeysRequest(parent=parent, page_size=PAGE_SIZE, page_token=token)
+        request = pb.ListApiKeysRequest(
+            parent=parent,
+            page_size=PAGE_SIZE,
+            page_token=token,
+            filter=condition,
+            order_by=order_by,
+            show_deleted=deleted,
+        )
         page = admin.call(admin.stub.ListApiKeys, request)
         return list(page.api_keys), page.next_page_token
 
@@ -126,7 +162,7 @@ def list_(
 @admin_command
 def show(admin: Admin, key: KeyArgument, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show what a key may do. The key itself is stored nowhere."""
-    print_one(find_key(admin, key), COLUMNS, output)
+    print_key(find_key(admin, key), output)
 
 
 @app.command()
@@ -148,21 +184,12 @@ def update(
     if not mask.paths:
         raise UsageError("nothing to change: see evenflow keys update --help")
     request = pb.UpdateApiKeyRequest(api_key=changed, update_mask=mask)
-    print_one(admin.call(admin.stub.UpdateApiKey, request), COLUMNS, output)
+    print_key(admin.call(admin.stub.UpdateApiKey, request), output)
 
 
-@app.command()
-@admin_command
-def revoke(
-    admin: Admin,
-    key: KeyArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Kept with the key.")] = "",
-    abort_inflight: Annotated[bool, typer.Option("--abort-inflight", help="Cancel what it has running.")] = False,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
-    """Revoke a key, for good and at once."""
-    request = pb.RevokeApiKeyRequest(name=find_key(admin, key).name, reason=reason, abort_inflight=abort_inflight)
-    print_one(admin.call(admin.stub.RevokeApiKey, request), COLUMNS, output)
+def print_key(key: pb.ApiKey, output: OutputFormat, *first: Column[pb.ApiKey]) -> None:
+    """One key with what it has of `DETAILS`; `first` before everything else."""
+    print_one(key, (*first, *COLUMNS, *(column for column in DETAILS if column.text(key))), output)
 
 
 def find_key(admin: Admin, reference: str) -> pb.ApiKey:
@@ -188,15 +215,12 @@ def parse_expiry(text: str, now: datetime) -> Timestamp:
 
 
 def _state_text(key: pb.ApiKey) -> str:
+    if key.HasField("delete_time"):
+        return "deleted"
     if key.HasField("revoke_time"):
         return "revoked"
     has_expired = key.HasField("expire_time") and key.expire_time.ToDatetime(tzinfo=UTC) <= datetime.now(UTC)
-    return "expired" if has_expired else "active"
-
-
-def _explain(address: str, key: str, *, saved: bool) -> None:
-    console = stderr()
-    setting = "" if saved else f"EVENFLOW_API_KEY={key} "
-    console.print("\nThis is the only time that the key is shown. Use it:")
-    console.print(f'  {setting}evenflow chat "Why is the sky blue?"')
-    console.print(f"  or with any gRPC client at {address}: metadata `authorization: Bearer {key}`")
+    if has_expired:
+        return "expired"
+    ending = [secret for secret in key.secrets if secret.HasField("expire_time")]
+    return f"active, old secret until {time_text(ending[0], 'expire_time')}" if ending else "active"

@@ -10,7 +10,22 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli import engines, keys, orgs, quota_policies, teams
+from gateway.cli import (
+    audit,
+    classes,
+    engines,
+    generations,
+    issuers,
+    key_ends,
+    orgs,
+    policy_commands,
+    queue,
+    quota,
+    roles,
+    scheduling_policies,
+    teams,
+    usage,
+)
 from gateway.cli.chat import chat
 from gateway.cli.command import command
 from gateway.cli.demo import demo
@@ -27,7 +42,7 @@ PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def main() -> None:
     """Run the command line."""
-    build_app(entry_points(group=COMMAND_GROUP))()
+    build_app(entry_points(group=COMMAND_GROUP))(prog_name="evenflow")
 
 
 def build_app(plugins: abc.Iterable[EntryPoint]) -> typer.Typer:
@@ -42,9 +57,18 @@ def build_app(plugins: abc.Iterable[EntryPoint]) -> typer.Typer:
     app.command("chat")(chat)
     app.add_typer(orgs.app, name="orgs")
     app.add_typer(teams.app, name="teams")
-    app.add_typer(keys.app, name="keys")
-    app.add_typer(quota_policies.app, name="quota-policies")
+    app.add_typer(key_ends.app, name="keys")
+    app.add_typer(classes.app, name="classes")
+    app.add_typer(policy_commands.app, name="quota-policies")
+    app.add_typer(quota.app, name="quota")
     app.add_typer(engines.app, name="engines")
+    app.add_typer(scheduling_policies.app, name="scheduling-policies")
+    app.add_typer(issuers.app, name="issuers")
+    app.add_typer(roles.app, name="roles")
+    app.add_typer(audit.app, name="audit")
+    app.add_typer(usage.app, name="usage")
+    app.add_typer(queue.app, name="queue")
+    app.add_typer(generations.app, name="generations")
     own = {info.name for info in app.registered_commands} | {group.name for group in app.registered_groups}
     for plugin in sorted(plugins, key=lambda plugin: plugin.name):
         if plugin.name not in own:

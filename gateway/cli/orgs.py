@@ -10,7 +10,18 @@ from gateway.cli.command import Admin, admin_command
 from gateway.cli.errors import UsageError
 from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, print_one, time_text
 from gateway.cli.references import organization_name, short
-from gateway.cli.resources import PAGE_SIZE, NameOption, StateOption, all_pages, state_text
+from gateway.cli.resources import (
+    PAGE_SIZE,
+    DeletedOption,
+    NameOption,
+    OrderOption,
+    StateOption,
+    TenantFilterOption,
+    YesOption,
+    all_pages,
+    confirm,
+    state_text,
+)
 
 app = typer.Typer(help="Organizations: the roots of the tenant tree.", no_args_is_help=True)
 
@@ -38,9 +49,16 @@ def create(
 
 @app.command("list")
 @admin_command
-def list_(admin: Admin, output: OutputOption = OutputFormat.TABLE) -> None:
+def list_(
+    admin: Admin,
+    condition: TenantFilterOption = "",
+    order_by: OrderOption = "",
+    deleted: DeletedOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
     """List all organizations."""
-    print_many(list_organizations(admin), COLUMNS, output)
+    wanted = pb.ListOrganizationsRequest(filter=condition, order_by=order_by, show_deleted=deleted)
+    print_many(list_organizations(admin, wanted), COLUMNS, output)
 
 
 @app.command()
@@ -74,11 +92,31 @@ def update(
     print_one(admin.call(admin.stub.UpdateOrganization, request), COLUMNS, output)
 
 
-def list_organizations(admin: Admin) -> list[pb.Organization]:
-    """All of them, in the order of their creation."""
+@app.command()
+@admin_command
+def delete(
+    admin: Admin, org: OrganizationArgument, yes: YesOption = False, output: OutputOption = OutputFormat.TABLE
+) -> None:
+    """Delete an organization that has no teams. It can be undeleted for 30 days."""
+    request = pb.DeleteOrganizationRequest(name=organization_name(org))
+    confirm(f"Delete {short(request.name)}? Its requests are refused from then on.", yes=yes)
+    print_one(admin.call(admin.stub.DeleteOrganization, request), COLUMNS, output)
+
+
+@app.command()
+@admin_command
+def undelete(admin: Admin, org: OrganizationArgument, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Take a deletion back: the organization is as it was before."""
+    request = pb.UndeleteOrganizationRequest(name=organization_name(org))
+    print_one(admin.call(admin.stub.UndeleteOrganization, request), COLUMNS, output)
+
+
+def list_organizations(admin: Admin, wanted: pb.ListOrganizationsRequest) -> list[pb.Organization]:
+    """All that `wanted` asks for."""
 
     def fetch(token: str) -> tuple[list[pb.Organization], str]:
         request = pb.ListOrganizationsRequest(page_size=PAGE_SIZE, page_token=token)
+        request.MergeFrom(wanted)
         page = admin.call(admin.stub.ListOrganizations, request)
         return list(page.organizations), page.next_page_token
 

@@ -43,12 +43,21 @@ class Exit:
 
 
 class PartError(Exception):
-    """A part did not come up. `fatal`: trying again cannot help, such as with bad settings."""
+    """A part did not come up. `fatal`: trying again cannot help; `refuses_settings`: because of what it was told."""
 
-    def __init__(self, part: str, message: str, *, fatal: bool = False, tail: abc.Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        part: str,
+        message: str,
+        *,
+        fatal: bool = False,
+        refuses_settings: bool = False,
+        tail: abc.Sequence[str] = (),
+    ) -> None:
         super().__init__(f"{part} {message}")
         self.part = part
-        self.fatal = fatal
+        self.fatal = fatal or refuses_settings
+        self.refuses_settings = refuses_settings
         self.tail = tuple(tail)
 
 

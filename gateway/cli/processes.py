@@ -84,8 +84,8 @@ class ChildProcess:
             message = f"did not serve within {self._part.start_timeout_s:g} s"
             raise PartError(self._part.name, message, tail=self._tail) from error
         exit_ = await self._ended
-        fatal = exit_.code == FATAL_EXIT_CODE
-        raise PartError(self._part.name, f"{exit_} before it served", fatal=fatal, tail=exit_.tail)
+        refuses = exit_.code == FATAL_EXIT_CODE
+        raise PartError(self._part.name, f"{exit_} before it served", refuses_settings=refuses, tail=exit_.tail)
 
     async def wait(self) -> Exit:
         """Return when it has ended."""

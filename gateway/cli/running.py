@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from gateway.cli.display import Board
-from gateway.cli.errors import CliError
+from gateway.cli.errors import CliError, ExitCode
 from gateway.cli.parts import MonotonicClock, PartError
 from gateway.cli.stack import Stack, StackSettings
 from gateway.cli.supervisor import RestartPolicy, Supervisor
@@ -44,7 +44,8 @@ async def run_stack(
                 stack = Stack(settings, supervisor, board.detail)
                 return await _unless(stop, work(Session(stack, supervisor, board, console)))
     except PartError as error:
-        raise CliError(str(error), hint=_log_tail(settings, error)) from error
+        code = ExitCode.USAGE if error.refuses_settings else ExitCode.REFUSED
+        raise CliError(str(error), code, hint=_log_tail(settings, error)) from error
     except (StoreError, PrivateFileError) as error:
         raise CliError(str(error)) from error
 

@@ -35,6 +35,7 @@ def status(admin: Admin, output: OutputOption = OutputFormat.TABLE) -> None:
     parts = Table(box=None, show_header=False, pad_edge=False)
     parts.add_row("gateway", f"{admin.connection.address}, {_gateway_text(report)}")
     parts.add_row("store", _store_text(report))
+    parts.add_row("ledger", _ledger_text(report.ledger))
     if report.metrics_address:
         parts.add_row("metrics", f"http://{report.metrics_address}/metrics")
     for engine in report.engines:
@@ -54,6 +55,15 @@ def _gateway_text(report: pb.SystemStatus) -> str:
 def _store_text(report: pb.SystemStatus) -> str:
     reachable = "reachable" if report.store_reachable else "NOT REACHABLE"
     return f"{reachable}, schema {report.schema_revision or 'unknown'}, policy revision {report.policy_revision}"
+
+
+def _ledger_text(ledger: pb.LedgerStatus) -> str:
+    text = f"{ledger.waiting_events} events wait for the store"
+    if ledger.waiting_events:
+        text += f", the oldest for {ledger.oldest.ToMilliseconds() / 1000:.1f} s"
+    if ledger.dropped_events or ledger.damaged_bytes:
+        text += f"; LOST: {ledger.dropped_events} events, {ledger.damaged_bytes} bytes of the spool"
+    return text
 
 
 def _engine_lines(engine: pb.EngineStatus) -> list[str]:
@@ -77,6 +87,11 @@ def _engine_lines(engine: pb.EngineStatus) -> list[str]:
         f" {engine.num_swaps} swaps, {engine.num_pauses} pauses",
         _prices_text(engine),
     ]
+    if engine.dropped_usage:
+        lines.append(
+            f"USAGE LOST of {engine.dropped_usage} requests that no gateway has acknowledged,"
+            f" {engine.unacknowledged_usage} are kept"
+        )
     if engine.policy_fault:
         lines.insert(2, f"POLICY REPLACED by the order of arrival: {engine.policy_fault}")
     return lines

@@ -10,7 +10,18 @@ from gateway.cli.command import Admin, admin_command
 from gateway.cli.errors import UsageError
 from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, print_one, time_text
 from gateway.cli.references import class_name, organization_name, short, split_team, team_name
-from gateway.cli.resources import PAGE_SIZE, NameOption, StateOption, all_pages, state_text
+from gateway.cli.resources import (
+    PAGE_SIZE,
+    DeletedOption,
+    NameOption,
+    OrderOption,
+    StateOption,
+    TenantFilterOption,
+    YesOption,
+    all_pages,
+    confirm,
+    state_text,
+)
 
 app = typer.Typer(help="Teams: the unit of weight, quota and accounting.", no_args_is_help=True)
 
@@ -22,12 +33,20 @@ GrantOption = Annotated[
     list[str] | None,
     typer.Option("--grant-class", help="A priority class that the team's keys may ask for; repeatable."),
 ]
+DurableOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--durable-usage/--no-durable-usage",
+        help="Whether callers hear of an end only when its usage is on disk. Default: no.",
+    ),
+]
 COLUMNS: tuple[Column[pb.Team], ...] = (
     Column("TEAM", lambda team: short(team.name)),
     Column("NAME", lambda team: team.display_name or "-"),
     Column("STATE", lambda team: state_text(team.state)),
     Column("DEFAULT CLASS", lambda team: short(team.default_priority_class)),
     Column("CLASSES", lambda team: ", ".join(map(short, team.priority_class_grants)) or "-"),
+    Column("DURABLE USAGE", lambda team: "yes" if team.durable_usage else "no"),
     Column("CREATED", lambda team: time_text(team, "create_time")),
 )
 
@@ -40,6 +59,7 @@ def create(
     display_name: NameOption = None,
     default_class: ClassOption = None,
     grant_class: GrantOption = None,
+    durable_usage: DurableOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create a team, with a quota policy of weight 1 and no limits."""
@@ -48,6 +68,7 @@ def create(
         display_name=display_name or "",
         default_priority_class=class_name(default_class) if default_class else "",
         priority_class_grants=[class_name(item) for item in grant_class or ()],
+        durable_usage=bool(durable_usage),
     )
     request = pb.CreateTeamRequest(parent=parent, team_id=team_id, team=fresh)
     print_one(admin.call(admin.stub.CreateTeam, request), COLUMNS, output)
@@ -58,13 +79,23 @@ def create(
 def list_(
     admin: Admin,
     org: Annotated[str, typer.Argument(metavar="[ORG]", help="Only this organization's teams.")] = "-",
+    condition: TenantFilterOption = "",
+    order_by: OrderOption = "",
+    deleted: DeletedOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the teams of one organization or of all."""
     parent = organization_name(org)
 
     def fetch(token: str) -> tuple[list[pb.Team], str]:
-        request = pb.ListTeamsRequest(parent=parent, page_size=PAGE_SIZE, page_token=token)
+        request = pb.ListTeamsRequest(
+            parent=parent,
+            page_size=PAGE_SIZE,
+            page_token=token,
+            filter=condition,
+            order_by=order_by,
+            show_deleted=deleted,
+        )
         page = admin.call(admin.stub.ListTeams, request)
         return list(page.teams), page.next_page_token
 
@@ -87,6 +118,7 @@ def update(
     state: StateOption = None,
     default_class: ClassOption = None,
     grant_class: GrantOption = None,
+    durable_usage: DurableOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Change a team. --grant-class replaces all of its grants. Requests of a suspended team are refused."""
@@ -103,7 +135,27 @@ def update(
     if grant_class is not None:
         changed.priority_class_grants.extend(class_name(item) for item in grant_class)
         mask.paths.append("priority_class_grants")
+    if durable_usage is not None:
+        changed.durable_usage = durable_usage
+        mask.paths.append("durable_usage")
     if not mask.paths:
         raise UsageError("nothing to change: see evenflow teams update --help")
     request = pb.UpdateTeamRequest(team=changed, update_mask=mask)
     print_one(admin.call(admin.stub.UpdateTeam, request), COLUMNS, output)
+
+
+@app.command()
+@admin_command
+def delete(admin: Admin, team: TeamArgument, yes: YesOption = False, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Delete a team that has no keys that work. It can be undeleted for 30 days."""
+    request = pb.DeleteTeamRequest(name=team_name(team))
+    confirm(f"Delete {short(request.name)}? Its requests are refused from then on.", yes=yes)
+    print_one(admin.call(admin.stub.DeleteTeam, request), COLUMNS, output)
+
+
+@app.command()
+@admin_command
+def undelete(admin: Admin, team: TeamArgument, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Take a deletion back: the team is as it was before."""
+    request = pb.UndeleteTeamRequest(name=team_name(team))
+    print_one(admin.call(admin.stub.UndeleteTeam, request), COLUMNS, output)

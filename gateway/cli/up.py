@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 from gateway.cli.command import DataDirOption, command
 from gateway.cli.data_dir import DataDir
-from gateway.cli.errors import UsageError
 from gateway.cli.output import stderr
-from gateway.settings import DEFAULT_LISTEN, check_environment, parse_metrics_listen
+from gateway.settings import DEFAULT_LISTEN, GATEWAY_PREFIX, check_environment
 
 ListenOption = Annotated[
     str,
@@ -32,6 +31,18 @@ MetricsOption = Annotated[
         help="HOST:PORT on loopback for Prometheus; unset: a free port; off: none.",
     ),
 ]
+TlsCertOption = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", envvar=f"{GATEWAY_PREFIX}TLS_CERT", help="PEM file: the certificate and its chain."),
+]
+TlsKeyOption = Annotated[
+    Path | None,
+    typer.Option("--tls-key", envvar=f"{GATEWAY_PREFIX}TLS_KEY", help="PEM file: the certificate's key."),
+]
+ClientCaOption = Annotated[
+    Path | None,
+    typer.Option("--client-ca", envvar=f"{GATEWAY_PREFIX}CLIENT_CA", help="PEM file: only clients certified by it."),
+]
 
 
 @command
@@ -39,21 +50,27 @@ def up(
     context: typer.Context,
     listen: ListenOption = DEFAULT_LISTEN,
     metrics_listen: MetricsOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    client_ca: ClientCaOption = None,
     data_dir: DataDirOption = None,
 ) -> None:
     """Start everything on this machine: database, engine and gateway.
 
     Any other option goes to the engine, such as --model PATH, --scheduling-policy NAME, --max-num-seqs N or
     --num-device-blocks N (see evenflow engine --help), and so do EVENFLOW_ENGINE_* variables. EVENFLOW_DATABASE_URL
-    takes an outside Postgres instead of the embedded one.
+    takes an outside Postgres instead of the embedded one. With --tls-cert and --tls-key, EVENFLOW_CA_CERT says whom the
+    commands on this machine trust.
     """
     # Here, so that other commands do not wait for the database's packages.
     from gateway.cli.running import Session, run_stack
     from gateway.cli.stack import StackSettings, listen_address
+    from gateway.cli.up_settings import GatewayOptions, check_engine
 
-    # Now, rather than when the gateway starts, after database and model.
+    # Now, rather than when a part starts: nothing is brought up that a misspelt word would take down again.
     check_environment(os.environ)
-    gateway_flags = metrics_flags(metrics_listen)
+    gateway_flags = GatewayOptions(metrics_listen, tls_cert, tls_key, client_ca).flags()
+    check_engine(context.args, os.environ)
     directory = DataDir.at(data_dir)
     with directory.lock() as lock, directory.socket_dir() as sockets:
         settings = StackSettings(
@@ -74,17 +91,6 @@ def up(
             await session.supervisor.guard(asyncio.Event().wait())
 
         asyncio.run(run_stack(settings, stderr(), keep_up))
-
-
-def metrics_flags(metrics_listen: str | None) -> tuple[str, ...]:
-    """What the gateway is told. Raises UsageError for what it would refuse."""
-    if metrics_listen is None:
-        return ()
-    try:
-        parse_metrics_listen(metrics_listen)
-    except ValueError as error:
-        raise UsageError(f"--metrics-listen: {error}") from error
-    return "--metrics-listen", metrics_listen
 
 
 def greet(console: Console, settings: "StackSettings", installation: "Installation") -> None:

@@ -20,11 +20,15 @@ from gateway.engine_client.messages import (
     NodeUpdate,
     Preempted,
     PriorityClass,
+    QueuedAt,
+    RequestSelection,
     Resumed,
     Sampling,
     TokenChunk,
     TokenLogprobs,
+    WitnessedUsage,
 )
+from gateway.engine_client.usage import UsageCall
 
 __all__ = [
     "Accepted",
@@ -43,8 +47,12 @@ __all__ = [
     "NodeUpdate",
     "Preempted",
     "PriorityClass",
+    "QueuedAt",
+    "RequestSelection",
     "Resumed",
     "Sampling",
     "TokenChunk",
     "TokenLogprobs",
+    "UsageCall",
+    "WitnessedUsage",
 ]

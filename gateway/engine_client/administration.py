@@ -4,7 +4,7 @@ from collections import abc
 
 from evenflow.engine.v1 import engine_pb2 as pb
 from gateway.engine_client.messages import NodeUpdate, PriorityClass
-from gateway.status import EngineStats, PolicyChoice, PolicyNames, Prices, TenantStats
+from gateway.status import EngineStats, PolicyChoice, Prices, TenantStats
 
 
 def switch_to_pb(choice: PolicyChoice, *, validate_only: bool) -> pb.SetSchedulingPolicyRequest:
@@ -17,8 +17,13 @@ def switch_to_pb(choice: PolicyChoice, *, validate_only: bool) -> pb.SetScheduli
     )
 
 
-def previous_from_pb(response: pb.SetSchedulingPolicyResponse) -> PolicyNames:
-    return PolicyNames(response.previous_name, response.previous_preemption_name)
+def previous_from_pb(response: pb.SetSchedulingPolicyResponse) -> PolicyChoice:
+    return PolicyChoice(
+        response.previous_name,
+        dict(response.previous_options),
+        response.previous_preemption_name,
+        dict(response.previous_preemption_options),
+    )
 
 
 def nodes_to_pb(updates: abc.Iterable[NodeUpdate]) -> pb.UpdateNodesRequest:
@@ -62,10 +67,15 @@ def stats_from_bytes(data: bytes) -> EngineStats:
         num_preemptions=stats.num_preemptions,
         num_swaps=stats.num_swaps,
         num_pauses=stats.num_pauses,
+        max_num_seqs=stats.max_num_seqs,
+        max_num_batched_tokens=stats.max_num_batched_tokens,
         mean_step_ms=stats.mean_step_ms,
         prices=_prices_from_pb(stats.prices),
         tenants=tuple(_tenant_from_pb(tenant) for tenant in stats.tenants),
         is_draining=stats.draining,
+        new_request_wait_ns=stats.new_request_wait_ns if stats.HasField("new_request_wait_ns") else None,
+        num_unacknowledged_usage=stats.unacknowledged_usage,
+        num_dropped_usage=stats.dropped_usage,
     )
 
 

@@ -21,10 +21,18 @@ from gateway.engine_client.messages import (
     ModelInfo,
     NodeUpdate,
     PriorityClass,
+    RequestSelection,
 )
 from gateway.engine_client.refusals import typed, typed_switch
+from gateway.engine_client.requests import (
+    RequestExplanation,
+    RequestSummary,
+    explanation_from_pb,
+    summary_from_pb,
+)
+from gateway.engine_client.usage import UsageCall
 from gateway.errors import EngineLostError, InternalError, NoEngineError
-from gateway.status import EngineStats, PolicyChoice, PolicyNames
+from gateway.status import EngineStats, PolicyChoice
 
 SERVICE = pb.DESCRIPTOR.services_by_name["EngineService"].full_name
 UNARY_TIMEOUT_S = 10.0
@@ -91,9 +99,20 @@ class EngineCall:
         if not is_finished:
             raise EngineLostError
 
-    def cancel(self, reason: CancelReason) -> None:
-        """Ask the engine to end the request; it answers with `Finished`."""
-        self._send(wire.cancel_to_pb(reason))
+    def cancel(self, reason: CancelReason, num_kept_tokens: int | None = None) -> None:
+        """Ask the engine to end the request; it answers with `Finished`.
+
+        With a stop string, `num_kept_tokens` of the output belong to the request.
+        """
+        self._send(wire.cancel_to_pb(reason, num_kept_tokens))
+
+    def grant(self, max_output_tokens: int) -> None:
+        """So many output tokens are allowed from now on; a sequence that has used them up pauses."""
+        self._send(wire.grant_to_pb(max_output_tokens))
+
+    def set_class(self, priority_class: PriorityClass) -> None:
+        """The request goes on in another class."""
+        self._send(wire.set_class_to_pb(priority_class, self._request.policy_revision))
 
     def reader_blocked(self) -> None:
         """The client does not read: the engine holds the sequence."""
@@ -164,6 +183,10 @@ class EngineClient:
         self.num_open_calls += 1
         return call
 
+    def usage(self, ledger_id: str) -> UsageCall:
+        """Begin to listen to what requests used; to be abandoned."""
+        return UsageCall(self._stub, ledger_id)
+
     async def model_info(self) -> ModelInfo:
         """What the engine serves.
 
@@ -195,7 +218,34 @@ class EngineClient:
             raise NoEngineError from error
         return await asyncio.to_thread(administration.stats_from_bytes, data)
 
-    async def set_policies(self, choice: PolicyChoice, *, validate_only: bool) -> PolicyNames:
+    async def requests(self, size: int, token: str) -> tuple[list[RequestSummary], str]:
+        """A page of its unfinished requests, and the token of the next one or "". Raises NoEngineError."""
+        request = pb.ListRequestsRequest(page_size=size, page_token=token)
+        try:
+            page = await self._stub.ListRequests(request, timeout=STATS_TIMEOUT_S)
+            return [summary_from_pb(each) for each in page.requests], page.next_page_token
+        except grpc.aio.AioRpcError as error:
+            raise NoEngineError from error
+
+    async def explain(self, generation_id: str) -> RequestExplanation | None:
+        """Why a request stands where it stands; None if it is not unfinished there. Raises NoEngineError."""
+        request = pb.ExplainRequestRequest(generation_id=generation_id)
+        try:
+            return explanation_from_pb(await self._stub.ExplainRequest(request, timeout=STATS_TIMEOUT_S))
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                return None
+            raise NoEngineError from error
+
+    async def cancel_requests(self, selection: RequestSelection, reason: CancelReason) -> list[str]:
+        """Those that were unfinished end; their ids. Raises NoEngineError."""
+        try:
+            request = wire.selection_to_pb(selection, reason)
+            return list((await self._stub.CancelRequests(request, timeout=STATS_TIMEOUT_S)).generation_ids)
+        except grpc.aio.AioRpcError as error:
+            raise NoEngineError from error
+
+    async def set_policies(self, choice: PolicyChoice, *, validate_only: bool) -> PolicyChoice:
         """The engine decides by `choice`; returns what it decided by before.
 
         Raises InvalidFieldError for a policy or an option that it cannot take, NoEngineError if it does not answer.
@@ -234,10 +284,7 @@ class EngineClient:
 
         An engine that turns requests away has few of them open, and would attract all others.
         """
-        signs = (
-            asyncio.ensure_future(self.until_disconnected()),
-            asyncio.ensure_future(self._refused.wait()),
-        )
+        signs = [asyncio.ensure_future(sign) for sign in (self.until_disconnected(), self._refused.wait())]
         try:
             await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -8,11 +8,12 @@ from enum import Enum
 
 
 class CancelReason(Enum):
-    """Why the gateway ends a request. With STOP_STRING the end is a normal one."""
+    """Why a gateway ends a request. With STOP_STRING the end is a normal one."""
 
     CLIENT = "client"
     STOP_STRING = "stop_string"
     KEY_REVOKED = "key_revoked"
+    ADMINISTRATOR = "administrator"
 
 
 class FinishReason(Enum):
@@ -73,7 +74,11 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One generation. `path` is (organization, team); `deadline_ns` and `max_queue_wait_ns` count from arrival."""
+    """One generation. `path` is (organization, team); `deadline_ns` and `max_queue_wait_ns` count from arrival.
+
+    The engine tells the ledger with `ledger_id`, if there is one, what it used, and the `usage_tag` with it. By
+    `sender_id` it knows the requests of one API key.
+    """
 
     generation_id: str
     path: tuple[Node, ...]
@@ -85,6 +90,23 @@ class EngineRequest:
     deadline_ns: int | None
     max_queue_wait_ns: int | None
     policy_revision: int
+    reports_queue: bool = False
+    granted_output_tokens: int | None = None
+    ledger_id: str = ""
+    usage_tag: bytes = b""
+    sender_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSelection:
+    """An engine's requests with these ids, of this tenant and of this sender; what is empty chooses nothing.
+
+    Not all of them are empty.
+    """
+
+    generation_ids: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+    sender_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +119,15 @@ class Admitted:
     """The first tokens of the request are in a step's plan."""
 
     queue_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedAt:
+    """So many requests are served before this one, or more where `is_lower_bound`; the wait is an estimate, or None."""
+
+    position: int
+    is_lower_bound: bool
+    estimated_wait_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +184,37 @@ class EngineTimings:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of a request; nothing follows. `error` is set with reason ERROR only."""
+    """The end of a request; nothing follows. `error` is set with reason ERROR only.
+
+    `cancel_reason` is there where somebody else than this call's gateway ended it.
+    """
 
     reason: FinishReason
     usage: EngineUsage
     timings: EngineTimings
     error: str
+    cancel_reason: CancelReason | None = None
 
 
-EngineEvent = Accepted | Admitted | TokenChunk | Preempted | Resumed | Finished
+@dataclass(frozen=True, slots=True)
+class WitnessedUsage:
+    """What the engine says of an ended request, whoever asked for it.
+
+    `num_kept_tokens` of the output belong to it where it ended with a stop string, else None: all of them.
+    """
+
+    sequence: int
+    generation_id: str
+    usage_tag: bytes
+    reason: FinishReason
+    usage: EngineUsage
+    timings: EngineTimings
+    is_scheduled: bool
+    finished_unix_ns: int
+    num_kept_tokens: int | None
+
+
+EngineEvent = Accepted | Admitted | QueuedAt | TokenChunk | Preempted | Resumed | Finished
 
 
 @dataclass(frozen=True, slots=True)

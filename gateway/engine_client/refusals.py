@@ -5,15 +5,14 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from gateway.errors import (
-    ContextLengthError,
     EngineLostError,
-    ExceedsKvPoolError,
     FieldViolation,
     GatewayError,
     InternalError,
     InvalidFieldError,
     NoEngineError,
 )
+from gateway.errors_requests import ContextLengthError, ExceedsKvPoolError
 
 _FIELD_ERRORS = {
     "EXCEEDS_KV_POOL": ExceedsKvPoolError,

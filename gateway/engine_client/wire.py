@@ -15,10 +15,14 @@ from gateway.engine_client.messages import (
     FinishReason,
     ModelInfo,
     Preempted,
+    PriorityClass,
+    QueuedAt,
+    RequestSelection,
     Resumed,
     Sampling,
     TokenChunk,
     TokenLogprobs,
+    WitnessedUsage,
 )
 
 PROTOCOL_VERSION = 1
@@ -27,6 +31,7 @@ _CANCEL_REASONS = {
     CancelReason.CLIENT: pb.CANCEL_REASON_CLIENT,
     CancelReason.STOP_STRING: pb.CANCEL_REASON_STOP_STRING,
     CancelReason.KEY_REVOKED: pb.CANCEL_REASON_KEY_REVOKED,
+    CancelReason.ADMINISTRATOR: pb.CANCEL_REASON_ADMINISTRATOR,
 }
 
 
@@ -35,26 +40,45 @@ def start_to_pb(request: EngineRequest) -> pb.GenerateRequest:
     start = pb.StartGeneration(
         generation_id=request.generation_id,
         path=[pb.WeightedNode(id=node.id, weight=node.weight) for node in request.path],
-        priority_class=pb.PriorityClass(
-            name=request.priority_class.name,
-            rank=request.priority_class.rank,
-            min_share=request.priority_class.min_share,
-            preemptible=request.priority_class.preemptible,
-        ),
+        priority_class=_class_to_pb(request.priority_class),
         cache_salt=request.cache_salt,
         prompt_token_ids=request.prompt_token_ids,
         sampling=_sampling_to_pb(request.sampling),
         max_output_tokens=request.max_output_tokens,
+        grant_output_tokens=request.granted_output_tokens,
         deadline_ns=request.deadline_ns,
         max_queue_wait_ns=request.max_queue_wait_ns,
         policy_revision=request.policy_revision,
         protocol_version=PROTOCOL_VERSION,
+        reports_queue=request.reports_queue,
+        ledger_id=request.ledger_id,
+        usage_tag=request.usage_tag,
+        sender_id=request.sender_id,
     )
     return pb.GenerateRequest(start=start)
 
 
-def cancel_to_pb(reason: CancelReason) -> pb.GenerateRequest:
-    return pb.GenerateRequest(cancel=pb.Cancel(reason=_CANCEL_REASONS[reason]))
+def grant_to_pb(max_output_tokens: int) -> pb.GenerateRequest:
+    return pb.GenerateRequest(grant=pb.Grant(max_output_tokens=max_output_tokens))
+
+
+def set_class_to_pb(priority_class: PriorityClass, policy_revision: int) -> pb.GenerateRequest:
+    message = pb.SetClass(priority_class=_class_to_pb(priority_class), policy_revision=policy_revision)
+    return pb.GenerateRequest(set_class=message)
+
+
+def cancel_to_pb(reason: CancelReason, num_kept_tokens: int | None) -> pb.GenerateRequest:
+    """`num_kept_tokens` of the output belong to the request; None: whatever was sampled."""
+    return pb.GenerateRequest(cancel=pb.Cancel(reason=_CANCEL_REASONS[reason], output_tokens=num_kept_tokens))
+
+
+def selection_to_pb(selection: RequestSelection, reason: CancelReason) -> pb.CancelRequestsRequest:
+    return pb.CancelRequestsRequest(
+        generation_ids=selection.generation_ids,
+        path=selection.path,
+        sender_id=selection.sender_id,
+        reason=_CANCEL_REASONS[reason],
+    )
 
 
 def event_from_pb(response: pb.GenerateResponse) -> EngineEvent | None:
@@ -66,6 +90,10 @@ def event_from_pb(response: pb.GenerateResponse) -> EngineEvent | None:
         return Accepted()
     if kind == "admitted":
         return Admitted(response.admitted.queue_ns)
+    if kind == "queued_at":
+        at = response.queued_at
+        wait_ns = at.estimated_wait_ns if at.HasField("estimated_wait_ns") else None
+        return QueuedAt(at.position, at.position_is_lower_bound, wait_ns)
     if kind == "preempted":
         mode, reason = response.preempted.mode, response.preempted.reason
         return Preempted(_word(pb.PreemptionMode.Name(mode)), _word(pb.PauseReason.Name(reason)))
@@ -74,6 +102,20 @@ def event_from_pb(response: pb.GenerateResponse) -> EngineEvent | None:
     if kind == "finished":
         return _finished_from_pb(response.finished)
     return None
+
+
+def witnessed_from_pb(told: pb.StreamUsageResponse) -> WitnessedUsage:
+    return WitnessedUsage(
+        sequence=told.sequence,
+        generation_id=told.generation_id,
+        usage_tag=told.usage_tag,
+        reason=_reason_from_pb(told.reason),
+        usage=_usage_from_pb(told.usage),
+        timings=_timings_from_pb(told.timings),
+        is_scheduled=told.scheduled,
+        finished_unix_ns=told.finished_unix_ns,
+        num_kept_tokens=told.kept_output_tokens if told.HasField("kept_output_tokens") else None,
+    )
 
 
 def model_info_from_pb(info: pb.GetModelInfoResponse) -> ModelInfo:
@@ -93,6 +135,15 @@ def model_info_from_pb(info: pb.GetModelInfoResponse) -> ModelInfo:
         unk_token_id=_optional_id(info, "unk_token_id"),
         add_bos_token=info.add_bos_token,
         model_hash=info.model_hash,
+    )
+
+
+def _class_to_pb(priority_class: PriorityClass) -> pb.PriorityClass:
+    return pb.PriorityClass(
+        name=priority_class.name,
+        rank=priority_class.rank,
+        min_share=priority_class.min_share,
+        preemptible=priority_class.preemptible,
     )
 
 
@@ -121,26 +172,41 @@ def _chunk_from_pb(chunk: pb.TokenChunk) -> TokenChunk:
 
 
 def _finished_from_pb(finished: pb.Finished) -> Finished:
-    usage, timings = finished.usage, finished.timings
     return Finished(
-        # A reason that this gateway does not know is an error of the engine, not a normal end.
-        reason=_FINISH_REASONS.get(finished.reason, FinishReason.ERROR),
-        usage=EngineUsage(
-            prompt_tokens=usage.prompt_tokens,
-            cached_prompt_tokens=usage.cached_prompt_tokens,
-            output_tokens=usage.output_tokens,
-            recomputed_tokens=usage.recomputed_tokens,
-            num_preemptions=usage.num_preemptions,
-        ),
-        timings=EngineTimings(
-            arrived_unix_ns=timings.arrived_unix_ns,
-            queue_ns=timings.queue_ns,
-            prefill_ns=timings.prefill_ns,
-            decode_ns=timings.decode_ns,
-            preempted_ns=timings.preempted_ns,
-            swap_ns=timings.swap_ns,
-        ),
+        reason=_reason_from_pb(finished.reason),
+        usage=_usage_from_pb(finished.usage),
+        timings=_timings_from_pb(finished.timings),
         error=finished.error,
+        cancel_reason=_REASONS_OF_OTHERS.get(finished.cancel_reason),
+    )
+
+
+_REASONS_OF_OTHERS = {on_the_wire: reason for reason, on_the_wire in _CANCEL_REASONS.items()}
+
+
+def _reason_from_pb(reason: pb.FinishReason.ValueType) -> FinishReason:
+    # A reason that this gateway does not know is an error of the engine, not a normal end.
+    return _FINISH_REASONS.get(reason, FinishReason.ERROR)
+
+
+def _usage_from_pb(usage: pb.Usage) -> EngineUsage:
+    return EngineUsage(
+        prompt_tokens=usage.prompt_tokens,
+        cached_prompt_tokens=usage.cached_prompt_tokens,
+        output_tokens=usage.output_tokens,
+        recomputed_tokens=usage.recomputed_tokens,
+        num_preemptions=usage.num_preemptions,
+    )
+
+
+def _timings_from_pb(timings: pb.Timings) -> EngineTimings:
+    return EngineTimings(
+        arrived_unix_ns=timings.arrived_unix_ns,
+        queue_ns=timings.queue_ns,
+        prefill_ns=timings.prefill_ns,
+        decode_ns=timings.decode_ns,
+        preempted_ns=timings.preempted_ns,
+        swap_ns=timings.swap_ns,
     )
 
 

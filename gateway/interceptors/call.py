@@ -1,12 +1,15 @@
 """One incoming call as the interceptors see it."""
 
+import asyncio
 import re
 from collections import abc
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import grpc
 import uuid_utils
 
+from gateway.auth import Verdict
 from gateway.errors import GatewayError
 from gateway.telemetry import RpcRecord
 
@@ -16,22 +19,36 @@ _VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._~:/+=-]{1,128}", re.ASCII)
 Context = grpc.aio.ServicerContext[object, object]
 
 
+@contextmanager
+def reader_loss_as_cancellation() -> abc.Iterator[None]:
+    """What the block cannot send any more has lost its reader, of which the transport may tell only afterwards."""
+    try:
+        yield
+    except grpc.aio.InternalError as error:
+        raise asyncio.CancelledError from error
+
+
 @dataclass(slots=True)
 class Call:
-    """Written by the interceptors only. `error` is what the caller is told, once that is known."""
+    """Written by the interceptors only. `error` is what the caller is told, once that is known; `verdict` is on who it
+    is, None where nobody asks. `headers` is the caller's metadata without its binary entries."""
 
     method: str
     context: Context
     record: RpcRecord
+    headers: tuple[tuple[str, str], ...] = ()
     error: GatewayError | None = None
+    verdict: Verdict | None = None
     has_sent_metadata: bool = False
 
     @classmethod
     def begin(cls, method: str, context: Context) -> "Call":
         """The caller's `x-request-id` is taken where it is short and plain; otherwise the call gets one."""
-        sent = next(iter(header_values(context, REQUEST_ID)), "")
+        # Once: the transport makes it anew whenever it is asked.
+        headers = tuple([(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)])
+        sent = next((value for key, value in headers if key == REQUEST_ID), "")
         request_id = sent if _VALID_REQUEST_ID.fullmatch(sent) else str(uuid_utils.uuid7())
-        return cls(method, context, RpcRecord(method.lstrip("/"), request_id))
+        return cls(method, context, RpcRecord(method.lstrip("/"), request_id), headers)
 
     async def send_metadata(self) -> None:
         """The initial metadata is on its way.
@@ -40,16 +57,10 @@ class Call:
         """
         if not self.has_sent_metadata:
             self.has_sent_metadata = True
-            await self.context.send_initial_metadata(((REQUEST_ID, self.record.request_id),))
+            told = self.record.initial_metadata.items()
+            with reader_loss_as_cancellation():
+                await self.context.send_initial_metadata(((REQUEST_ID, self.record.request_id), *told))
 
-
-def header_values(context: Context, name: str) -> list[str]:
-    """Every text value that the caller sent under `name`."""
-    return [value for key, value in headers(context) if key == name]
-
-
-def headers(context: Context) -> abc.Iterator[tuple[str, str]]:
-    """The caller's metadata without its binary entries."""
-    for key, value in context.invocation_metadata() or ():
-        if isinstance(value, str):
-            yield key, value
+    def header_values(self, name: str) -> list[str]:
+        """Every text value that the caller sent under `name`."""
+        return [value for key, value in self.headers if key == name]

@@ -1,8 +1,8 @@
 """Turns what a handler raises into a gRPC status with `google.rpc` details, and writes the log line of a refusal.
 
-A GatewayError is told as it is. A lost database is STORE_UNAVAILABLE. Anything else is our bug: the caller gets
-INTERNAL and the request id, the log gets the traceback. Cancellation passes through: a handler that swallowed it would
-leak.
+A GatewayError is told as it is. A lost database is STORE_UNAVAILABLE, a slow one STORE_TIMEOUT. Anything else is our
+bug: the caller gets INTERNAL and the request id, the log gets the traceback. Cancellation passes through: a handler
+that swallowed it would leak.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
 from gateway.auth import principal_or_none
-from gateway.errors import GatewayError, InternalError, StoreUnavailableError, cause_of
-from gateway.interceptors.call import REQUEST_ID, Call
-from gateway.store.errors import DatabaseUnavailableError
+from gateway.errors import GatewayError, InternalError, StoreTimeoutError, StoreUnavailableError, cause_of
+from gateway.interceptors.call import REQUEST_ID, Call, reader_loss_as_cancellation
+from gateway.store.errors import DatabaseUnavailableError, StatementTimeoutError
 
 DOMAIN = "evenflow"
 RETRY_PUSHBACK = "grpc-retry-pushback-ms"
@@ -46,6 +46,8 @@ async def errors_as_status(call: Call) -> abc.AsyncIterator[None]:
         # Its frames hold the parsed message, which can be hundreds of megabytes, and the answer takes a while to write.
         traceback.clear_frames(error.__traceback__)
         call.error = error
+    except StatementTimeoutError:
+        call.error = StoreTimeoutError()
     except DatabaseUnavailableError:
         call.error = StoreUnavailableError()
     # The edge of the process: whatever it is, one call fails and the gateway goes on.
@@ -65,7 +67,7 @@ def _log_refusal(call: Call, error: GatewayError) -> None:
             "request refused",
             method=call.record.method,
             request_id=call.record.request_id,
-            key=principal.public_id if principal else None,
+            key=(principal.public_id or principal.name) if principal else None,
             code=error.code.name,
             reason=error.reason,
             **cause_of(error),
@@ -80,7 +82,8 @@ async def _abort(call: Call, error: GatewayError) -> None:
     trailers = [(DETAILS, status.SerializeToString()), (REQUEST_ID, call.record.request_id)]
     if error.retry_after_s is not None:
         trailers.append((RETRY_PUSHBACK, str(math.ceil(error.retry_after_s * 1000))))
-    await call.context.abort(error.code, message, tuple(trailers))
+    with reader_loss_as_cancellation():
+        await call.context.abort(error.code, message, tuple(trailers))
 
 
 def _details(error: GatewayError, request_id: str) -> list[AnyMessage]:

@@ -11,14 +11,17 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from opentelemetry import trace
 
 from gateway.auth import Authenticator
-from gateway.errors import FieldViolation, InvalidFieldError, PromptTooLargeError, UnknownMethodError
-from gateway.interceptors.authentication import authenticate
-from gateway.interceptors.call import Call, Context
+from gateway.errors import FieldViolation, InvalidFieldError, UnknownMethodError
+from gateway.errors_requests import PromptTooLargeError
+from gateway.interceptors.admission_metadata import apply_admission_metadata
+from gateway.interceptors.authentication import authenticate, authorize_message
+from gateway.interceptors.call import Call, Context, reader_loss_as_cancellation
 from gateway.interceptors.errors import errors_as_status
+from gateway.interceptors.list_sizes import require_short_lists
 from gateway.interceptors.routes import is_public
 from gateway.interceptors.tracing import server_span
 from gateway.telemetry import enter_rpc
@@ -62,7 +65,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             return
         with server_span(call, self._tracer):
             async with errors_as_status(call):
-                await authenticate(call, self._authenticator, self._tracer)
+                call.verdict = await authenticate(call, self._authenticator, self._tracer)
                 yield call
 
     def _wrap(self, method: str, handler: Handler) -> Handler:
@@ -71,16 +74,26 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
 
         async def respond_once(raw: object, context: Context) -> object:
             async with self._scope(method, context) as call:
-                response = await behavior(parse(raw), context)
+                response = await behavior(_accepted(parse(raw), call), context)
                 await call.send_metadata()
                 return response
             raise AssertionError("the scope ends the call when it swallows an error")
 
         async def respond_many(raw: object, context: Context) -> None:
             async with self._scope(method, context) as call:
-                await _relay(behavior, parse(raw), call)
+                await _relay(behavior, _accepted(parse(raw), call), call)
 
         return _handler_like(handler, respond_many if handler.response_streaming else respond_once)
+
+
+def _accepted(message: object, call: Call) -> object:
+    """`message`, which the caller may send, with what its metadata adds. A public method takes whatever comes."""
+    if call.verdict is not None:
+        if isinstance(message, Message):
+            require_short_lists(message)
+        authorize_message(call.method, message, call.verdict)
+        apply_admission_metadata(message, call)
+    return message
 
 
 async def _refuse_unknown(method: str, _requests: object, context: Context) -> None:
@@ -96,8 +109,10 @@ async def _relay(behavior: Behavior, request: object, call: Call) -> None:
         return
     async with aclosing(behavior(request, call.context)) as responses:
         async for response in responses:
-            await call.send_metadata()
-            await call.context.write(response)
+            if not call.has_sent_metadata:
+                await call.send_metadata()
+            with reader_loss_as_cancellation():
+                await call.context.write(response)
 
 
 def _behavior(handler: Handler) -> Behavior:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import grpc
 from opentelemetry import trace
 
-from gateway.interceptors.call import Call, headers
+from gateway.interceptors.call import Call
 from gateway.telemetry import ERROR_TYPE, RPC_METHOD, RPC_STATUS_CODE, RPC_SYSTEM, trace_parent
 
 
@@ -17,7 +17,7 @@ def server_span(call: Call, tracer: trace.Tracer) -> abc.Iterator[None]:
     name = call.record.method
     with tracer.start_as_current_span(
         name,
-        context=trace_parent(dict(headers(call.context))),
+        context=trace_parent(dict(call.headers)),
         kind=trace.SpanKind.SERVER,
         attributes={RPC_SYSTEM: "grpc", RPC_METHOD: name},
         record_exception=False,

@@ -3,6 +3,8 @@
 from collections import abc
 from dataclasses import dataclass
 
+from gateway.quota_slices import WhenExhausted
+
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
@@ -65,12 +67,17 @@ class OutputAsk:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionAsk:
-    """Empty `priority_class`: the team's default. `max_queue_wait_ns` None: the class's."""
+    """Empty `priority_class`: the team's default. `max_queue_wait_ns` None: the class's.
+
+    `detaches`: the generation goes on when its caller is cut off. `when_exhausted`: what becomes of it without quota.
+    """
 
     priority_class: str
     max_queue_wait_ns: int | None
     is_partial_at_deadline: bool
     labels: abc.Mapping[str, str]
+    detaches: bool
+    when_exhausted: WhenExhausted
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from evenflow.inference.v1 import generation_pb2 as pb
 from evenflow.inference.v1 import model_pb2
 from gateway.engine_client import EngineTimings, ModelInfo, TokenLogprobs
-from gateway.servicer.outcome import Delta, FinishReason, Outcome, Usage
+from gateway.servicer.outcome import Delta, FinishReason, Outcome, Queued, Usage
+from gateway.store.generations import StoredUsage
 from gateway.tokenizer import Tokenizer
 
 _FINISH_REASONS = {
@@ -19,8 +20,47 @@ _FINISH_REASONS = {
 
 
 def finish_reason_to_pb(reason: FinishReason) -> pb.FinishReason.ValueType:
-    """Of an end that a client sees as a result; the others reach it as errors."""
-    return _FINISH_REASONS[reason]
+    """Those that reach a client as an error are ERROR where it looks them up."""
+    return _FINISH_REASONS.get(reason, pb.FINISH_REASON_ERROR)
+
+
+def stored_finish_reason_to_pb(word: str) -> pb.FinishReason.ValueType:
+    """Of a reason as the ledger spells it."""
+    try:
+        return finish_reason_to_pb(FinishReason(word.lower()))
+    except ValueError:
+        return pb.FINISH_REASON_ERROR
+
+
+def stored_usage_to_pb(stored: StoredUsage) -> pb.Usage:
+    return pb.Usage(
+        input_tokens=stored.input_tokens,
+        cached_input_tokens=stored.cached_input_tokens,
+        output_tokens=stored.output_tokens,
+        reserved_tokens=stored.reserved_tokens,
+        billed_tokens=stored.billed_tokens,
+        discarded_tokens=stored.discarded_tokens,
+    )
+
+
+def stored_timings_to_pb(stored: StoredUsage) -> pb.Timings:
+    """The lengths; when it happened is not told."""
+    return pb.Timings(
+        queue=_duration(stored.queue_ns),
+        prefill=_duration(stored.prefill_ns),
+        decode=_duration(stored.decode_ns),
+        preempted=_duration(stored.preempted_ns),
+    )
+
+
+def queued_to_pb(queued: Queued) -> pb.QueueUpdate:
+    wait_ns = queued.estimated_wait_ns
+    return pb.QueueUpdate(
+        position=queued.position,
+        position_is_lower_bound=queued.is_lower_bound,
+        estimated_wait=None if wait_ns is None else _duration(wait_ns),
+        reason="queued",
+    )
 
 
 def delta_to_pb(delta: Delta, tokenizer: Tokenizer, *, with_ids: bool) -> pb.TokenDelta:

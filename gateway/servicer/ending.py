@@ -9,16 +9,15 @@ import time
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gateway.admission import Admitted
-from gateway.engine_client import Finished
+from gateway.admission_terms import Admitted
+from gateway.engine_client import CancelReason, Finished
 from gateway.engine_client import FinishReason as EngineReason
-from gateway.errors import (
+from gateway.errors import DrainingError, EngineLostError, GatewayError, InternalError
+from gateway.errors_auth import KeyRevokedError
+from gateway.errors_requests import (
     DeadlineExceededError,
-    DrainingError,
-    EngineLostError,
-    GatewayError,
-    InternalError,
-    KeyRevokedError,
+    DeadlineUnattainableError,
+    GenerationAbortedError,
     QueueTimeoutError,
 )
 from gateway.servicer.outcome import FinishReason, Outcome, Usage
@@ -37,6 +36,8 @@ class EndCause(Enum):
     STOP_STRING = "stop_string"
     KEY_REVOKED = "key_revoked"
     DRAINING = "draining"
+    ADMINISTRATOR = "administrator"
+    QUOTA = "quota"
 
 
 @dataclass(slots=True)
@@ -61,12 +62,23 @@ class Progress:
 
 
 def outcome_of(
-    admitted: Admitted, progress: Progress, cause: EndCause | None, error: GatewayError | None, *, is_partial_ok: bool
+    admitted: Admitted,
+    progress: Progress,
+    cause: EndCause | None,
+    error: GatewayError | None,
+    deadline_ns: int | None = None,
+    *,
+    is_partial_ok: bool,
 ) -> Outcome:
-    """The end of a request of which nothing more will be heard. `is_partial_ok`: a deadline is a normal end."""
+    """The end of a request of which nothing more will be heard.
+
+    `deadline_ns` is what the engine was given. `is_partial_ok`: a deadline that has passed is a normal end.
+    """
     usage = _usage(admitted, progress)
     reason, error = _reason(progress, cause, error)
-    if reason is FinishReason.DEADLINE and not is_partial_ok:
+    if reason is FinishReason.DEADLINE and _is_unattainable(progress, deadline_ns):
+        error = DeadlineUnattainableError()
+    elif reason is FinishReason.DEADLINE and not is_partial_ok:
         error = DeadlineExceededError(input_tokens=usage.num_input_tokens, output_tokens=usage.num_output_tokens)
     finished = progress.finished
     return Outcome(
@@ -76,6 +88,11 @@ def outcome_of(
         num_preemptions=finished.usage.num_preemptions if finished else 0,
         error=error,
     )
+
+
+def broken(admitted: Admitted, progress: Progress) -> Outcome:
+    """The end of a request whose end could not be told, by a bug of ours. It is billed like any other one."""
+    return Outcome(FinishReason.ERROR, _usage(admitted, progress), None, 0, InternalError())
 
 
 def _reason(
@@ -93,11 +110,32 @@ def _reason(
         case EngineReason.QUEUE_TIMEOUT:
             return FinishReason.QUEUE_TIMEOUT, QueueTimeoutError()
         case EngineReason.CANCELLED:
-            return _cancelled(cause)
+            return _cancelled(cause or _cause_of(progress.finished.cancel_reason))
         case EngineReason.ERROR:
             return FinishReason.ERROR, InternalError(progress.finished.error or "the engine failed on this request")
         case reason:
             return _NORMAL_ENDS[reason], None
+
+
+def _cause_of(reason: CancelReason | None) -> EndCause | None:
+    """What another gateway asked the engine for; None: nobody did."""
+    match reason:
+        case CancelReason.ADMINISTRATOR:
+            return EndCause.ADMINISTRATOR
+        case CancelReason.KEY_REVOKED:
+            return EndCause.KEY_REVOKED
+        case None:
+            return None
+        case _:
+            return EndCause.CLIENT
+
+
+def _is_unattainable(progress: Progress, deadline_ns: int | None) -> bool:
+    """True where the engine turned the request away before its deadline: the prompt alone would take longer."""
+    finished = progress.finished
+    if finished is None or progress.is_scheduled or deadline_ns is None:
+        return False
+    return finished.timings.queue_ns < deadline_ns
 
 
 def _cancelled(cause: EndCause | None) -> tuple[FinishReason, GatewayError | None]:
@@ -106,6 +144,10 @@ def _cancelled(cause: EndCause | None) -> tuple[FinishReason, GatewayError | Non
             return FinishReason.CANCELLED, KeyRevokedError()
         case EndCause.DRAINING:
             return FinishReason.CANCELLED, DrainingError()
+        case EndCause.ADMINISTRATOR:
+            return FinishReason.CANCELLED, GenerationAbortedError()
+        case EndCause.QUOTA:
+            return FinishReason.QUOTA, None
         case None:  # nobody here asked for it: the engine is stopping
             return FinishReason.ERROR, EngineLostError()
         case _:

@@ -1,7 +1,7 @@
 """GenerationService: the RPCs. What they share, from validation to settlement, is behind `Launcher`.
 
-A generation outlives its RPC by the moments that its settlement takes: an RPC that ends early, by disconnect, cancel or
-deadline, tells the engine to stop and leaves.
+A generation outlives its RPC by the moments that its settlement takes: when the last RPC that reads it ends early, by
+disconnect, cancel or deadline, the engine is told to stop, unless the request asked to go on without a reader.
 """
 
 # ruff: noqa: N802 - the names are the protocol's
@@ -14,24 +14,28 @@ import grpc
 from evenflow.inference.v1 import generation_pb2 as pb
 from evenflow.inference.v1.generation_pb2_grpc import GenerationServiceServicer, add_GenerationServiceServicer_to_server
 from gateway.auth import current_principal
-from gateway.errors import FieldViolation, InvalidFieldError
-from gateway.servicer.convert import (
-    delta_to_pb,
-    finish_reason_to_pb,
-    finish_to_pb,
-    logprobs_to_pb,
-    timings_to_pb,
-    usage_to_pb,
-)
-from gateway.servicer.ending import EndCause
+from gateway.servicer.attachment import Served
 from gateway.servicer.launch import Launcher
-from gateway.servicer.outcome import Continued, Delta, Event, Outcome, Paused, Started
+from gateway.servicer.limits_snapshot import ratelimit_metadata
+from gateway.servicer.lookup import Lookup
+from gateway.servicer.outcome import Delta
 from gateway.servicer.prompt import encode
-from gateway.servicer.relay import Generation
+from gateway.servicer.quota import forecast_to_pb
+from gateway.servicer.shown import (
+    end_to_pb,
+    event_to_pb,
+    response_to_pb,
+    stored_response_to_pb,
+    stored_stream_to_pb,
+)
 from gateway.servicer.validation import Check, model_name, prompt_from_pb
+from gateway.store.generations import StoredUsage
+from gateway.telemetry import current_rpc
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GenerationService"].full_name
-MAX_CANCELLED_IDS = 1000
+GENERATION_ID = "x-evenflow-generation-id"
+QUEUE_WAIT = "x-evenflow-queue-wait-ms"
+NS_PER_MS = 1_000_000
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -39,49 +43,55 @@ Context = grpc.aio.ServicerContext[object, object]
 class GenerationServicer(GenerationServiceServicer):
     """The service over one gateway's engines."""
 
-    def __init__(self, launcher: Launcher) -> None:
+    def __init__(self, launcher: Launcher, lookup: Lookup) -> None:
         self._launcher = launcher
+        self._lookup = lookup
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """`server` offers the service."""
         add_GenerationServiceServicer_to_server(self, server)
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
-        generation = await self._launcher.launch(request.spec, context.time_remaining())
-        try:
-            async with aclosing(generation.events()) as events:
-                deltas = [event async for event in events if isinstance(event, Delta)]
-        finally:
-            generation.cancel(EndCause.CLIENT)
-        outcome = _result(generation)
-        return pb.GenerateResponse(
-            generation_id=generation.job.generation_id,
-            model=generation.job.model.info.name,
-            outputs=[_output(generation, deltas, outcome)],
-            usage=usage_to_pb(outcome.usage),
-            timings=timings_to_pb(outcome.timings),
-        )
+        served = await self._launcher.launch(request.spec, context.time_remaining())
+        if isinstance(served, StoredUsage):
+            return stored_response_to_pb(served)
+        with served.reading(whole=True) as reader:
+            async with aclosing(reader.messages()) as messages:
+                deltas = [event async for _, event in messages if isinstance(event, Delta)]
+        response = response_to_pb(served, deltas)
+        _tell(served)
+        return response
 
     async def StreamGenerate(
         self, request: pb.StreamGenerateRequest, context: Context
     ) -> abc.AsyncIterator[pb.StreamGenerateResponse]:
-        generation = await self._launcher.launch(request.spec, context.time_remaining())
+        served = await self._launcher.launch(request.spec, context.time_remaining(), reports_queue=True)
+        if isinstance(served, StoredUsage):
+            for message in stored_stream_to_pb(served):
+                yield message
+            return
+        _tell(served)
         sequence = 0
-        try:
-            async with aclosing(generation.events()) as events:
-                async for event in events:
-                    sequence += 1
-                    yield _event_to_pb(sequence, event, generation)
-            yield pb.StreamGenerateResponse(sequence=sequence + 1, finish=finish_to_pb(_result(generation)))
-        finally:
-            generation.cancel(EndCause.CLIENT)
+        with served.reading() as reader:
+            async with aclosing(reader.messages()) as messages:
+                async for sequence, event in messages:
+                    yield event_to_pb(sequence, event, served)
+            yield end_to_pb(sequence + 1, served.transcript)
+
+    async def GetGeneration(self, request: pb.GetGenerationRequest, context: Context) -> pb.GetGenerationResponse:
+        return await self._lookup.state(request)
+
+    async def WatchGeneration(
+        self, request: pb.WatchGenerationRequest, context: Context
+    ) -> abc.AsyncIterator[pb.WatchGenerationResponse]:
+        async with aclosing(self._lookup.watch(request)) as responses:
+            async for response in responses:
+                yield response
 
     async def CancelGeneration(
         self, request: pb.CancelGenerationRequest, context: Context
     ) -> pb.CancelGenerationResponse:
-        if len(request.generation_ids) > MAX_CANCELLED_IDS:
-            raise InvalidFieldError(FieldViolation("generation_ids", f"must have at most {MAX_CANCELLED_IDS} entries"))
-        num_cancelled = self._launcher.live.cancel(current_principal(), request.generation_ids)
+        num_cancelled = await self._lookup.cancel(request.generation_ids)
         return pb.CancelGenerationResponse(cancelled_count=num_cancelled)
 
     async def CountTokens(self, request: pb.CountTokensRequest, context: Context) -> pb.CountTokensResponse:
@@ -92,44 +102,18 @@ class GenerationServicer(GenerationServiceServicer):
         model = self._launcher.models.resolve(name, current_principal().model_grants, "model")
         return pb.CountTokensResponse(input_tokens=len(await encode(prompt, model, "")))
 
-
-def _result(generation: Generation) -> Outcome:
-    """The end of a generation whose events are all read. Raises the error that stands for a result."""
-    outcome = generation.outcome
-    assert outcome is not None, "its events have ended"
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome
+    async def CheckAdmission(self, request: pb.CheckAdmissionRequest, context: Context) -> pb.CheckAdmissionResponse:
+        return forecast_to_pb(await self._launcher.forecast(request.spec))
 
 
-def _output(generation: Generation, deltas: list[Delta], outcome: Outcome) -> pb.Output:
-    ask, tokenizer = generation.job.ask, generation.job.model.tokenizer
-    return pb.Output(
-        text="".join(delta.text for delta in deltas),
-        token_ids=[token_id for delta in deltas for token_id in delta.token_ids]
-        if ask.output.returns_token_ids
-        else (),
-        logprobs=[entry for delta in deltas for entry in logprobs_to_pb(delta, tokenizer)],
-        finish_reason=finish_reason_to_pb(outcome.finish_reason),
-    )
-
-
-def _event_to_pb(sequence: int, event: Event, generation: Generation) -> pb.StreamGenerateResponse:
-    job = generation.job
-    match event:
-        case Delta():
-            delta = delta_to_pb(event, job.model.tokenizer, with_ids=job.ask.output.returns_token_ids)
-            return pb.StreamGenerateResponse(sequence=sequence, token_delta=delta)
-        case Started():
-            admission = pb.Admission(
-                generation_id=job.generation_id,
-                model=job.model.info.name,
-                input_tokens=job.admitted.demand.num_input_tokens,
-                reserved_tokens=job.admitted.reserved_tokens,
-            )
-            return pb.StreamGenerateResponse(sequence=sequence, admission=admission)
-        case Paused():
-            paused = pb.Preempted(reason=event.reason, mode=event.mode)
-            return pb.StreamGenerateResponse(sequence=sequence, preempted=paused)
-        case Continued():
-            return pb.StreamGenerateResponse(sequence=sequence, resumed=pb.Resumed())
+def _tell(served: Served) -> None:
+    """What the caller learns before the first message, even of a stream that is cut there."""
+    rpc = current_rpc()
+    if rpc is None:
+        return
+    rpc.initial_metadata[GENERATION_ID] = served.transcript.generation_id
+    if served.generation is not None and not served.is_replay:
+        rpc.initial_metadata.update(ratelimit_metadata(served.generation.job.admitted.limits_left))
+    outcome = served.transcript.outcome
+    if outcome is not None and outcome.timings is not None:
+        rpc.initial_metadata[QUEUE_WAIT] = str(outcome.timings.queue_ns // NS_PER_MS)

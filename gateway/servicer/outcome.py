@@ -26,21 +26,16 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New output. `num_output_tokens` counts all of it so far; `logprobs` is empty or has one entry per token id."""
+    """New output: `num_tokens` of it, `num_output_tokens` in all so far.
+
+    `token_ids` are there where the client wants them; `logprobs` is empty or has one entry per token id.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...]
+    num_tokens: int
     num_output_tokens: int
-
-    def followed_by(self, later: "Delta") -> "Delta":
-        """Both as one."""
-        return Delta(
-            text=self.text + later.text,
-            token_ids=self.token_ids + later.token_ids,
-            logprobs=self.logprobs + later.logprobs,
-            num_output_tokens=later.num_output_tokens,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +51,19 @@ class Continued:
     """The request is being computed again."""
 
 
-Event = Started | Delta | Paused | Continued
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The request waits, and `position` others are served before it, or more where that is a lower bound.
+
+    `estimated_wait_ns` is None while nobody can tell.
+    """
+
+    position: int
+    is_lower_bound: bool
+    estimated_wait_ns: int | None
+
+
+Event = Started | Queued | Delta | Paused | Continued
 
 
 @dataclass(frozen=True, slots=True)

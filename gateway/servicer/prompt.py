@@ -2,7 +2,8 @@
 
 from collections import abc
 
-from gateway.errors import ContextLengthError, FieldViolation, InvalidFieldError
+from gateway.errors import FieldViolation, InvalidFieldError
+from gateway.errors_requests import ContextLengthError
 from gateway.servicer.ask import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.servicer.served_models import ServedModel
 from gateway.tokenizer import ChatMessage, PromptError, PromptTooLargeError

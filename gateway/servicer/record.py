@@ -1,5 +1,7 @@
 """What is left of a request when it has ended: its settlement, its ledger event, its span and its log line."""
 
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic
 from uuid import UUID
@@ -9,14 +11,19 @@ from opentelemetry import trace
 
 from gateway import telemetry
 from gateway.admission import Admission
+from gateway.admission_terms import Admitted
+from gateway.auth import Principal
+from gateway.engine_client import EngineRequest
 from gateway.errors import cause_of
 from gateway.ledger import Ledger
-from gateway.servicer.ask import ChatPrompt
+from gateway.servicer.ask import ChatPrompt, GenerationAsk
 from gateway.servicer.live import LiveGenerations
-from gateway.servicer.outcome import Outcome
+from gateway.servicer.outcome import FinishReason, Outcome
 from gateway.servicer.relay import Generation, Job
+from gateway.servicer.request_ids import RequestIds
 from gateway.store.enums import UsageSource
 from gateway.store.usage import UsageEvent
+from gateway.witness import UsageTag, Witness
 
 log = structlog.get_logger()
 
@@ -24,14 +31,52 @@ log = structlog.get_logger()
 class Recorder:
     """Called once per generation, at its beginning and at its end."""
 
-    def __init__(self, admission: Admission, ledger: Ledger, live: LiveGenerations, tracer: trace.Tracer) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        ledger: Ledger,
+        witness: Witness,
+        live: LiveGenerations,
+        request_ids: RequestIds,
+        tracer: trace.Tracer,
+    ) -> None:
         self._admission = admission
         self._ledger = ledger
+        self._witness = witness
         self._live = live
+        self._request_ids = request_ids
         self._tracer = tracer
 
+    def accountable(
+        self, request: EngineRequest, principal: Principal, ask: GenerationAsk, admitted: Admitted
+    ) -> EngineRequest:
+        """`request` with what the engine has to know to account for it alone, should this process not live to."""
+        assert principal.organization_id is not None, "whoever belongs to no team does not generate"
+        assert principal.team_id is not None
+        tag = UsageTag(
+            ledger_id=self._ledger.id,
+            organization_id=principal.organization_id,
+            team_id=principal.team_id,
+            key_id=principal.key_id,
+            model=admitted.demand.model,
+            priority_class=request.priority_class.name,
+            num_input_tokens=admitted.demand.num_input_tokens,
+            num_reserved_tokens=admitted.reserved_tokens,
+            policy_revision=admitted.policy_revision,
+            request_id=ask.request_id,
+            labels=ask.admission.labels,
+        )
+        return replace(request, ledger_id=self._ledger.id, usage_tag=tag.encode(), sender_id=str(principal.key_id))
+
+    async def on_disk(self) -> None:
+        """Return when every event so far would survive this process."""
+        await self._ledger.on_disk()
+
     def begin_span(self, job: Job) -> trace.Span:
-        """The CLIENT span of the engine call, child of the RPC's."""
+        """The CLIENT span of the engine call, child of the RPC's; that one itself where it is not recorded."""
+        outer = trace.get_current_span()
+        if telemetry.is_left_out(outer):
+            return outer
         operation = "chat" if isinstance(job.ask.prompt, ChatPrompt) else "text_completion"
         model, sampling = job.model.info.name, job.request.sampling
         return self._tracer.start_span(
@@ -53,16 +98,36 @@ class Recorder:
         )
 
     def ended(self, span: trace.Span, request_id: str, generation: Generation, outcome: Outcome) -> None:
-        """The request is settled, on its way to the ledger, and no longer live."""
-        self._live.remove(generation)
-        job, usage = generation.job, outcome.usage
-        if generation.progress.is_accepted:
-            self._admission.settle(job.admitted, usage.num_input_tokens, usage.num_output_tokens)
-            self._ledger.record(_usage_event(generation, outcome))
+        """It is settled, on its way to the ledger, and no longer live: each, whatever becomes of the others."""
+        job = generation.job
+        is_billed = outcome.error is None or outcome.usage.num_billed_tokens > 0
+        with ExitStack() as steps:  # the last one is the first to happen
+            steps.callback(_log_line, request_id, generation, outcome)
+            steps.callback(_end_span, span, generation, outcome)
+            steps.callback(self._settle, job, outcome, is_accepted=generation.progress.is_accepted)
+            if generation.progress.is_accepted:
+                steps.callback(self._account, generation, outcome)
+            steps.callback(self._request_ids.ended, job.generation_id, is_billed=is_billed)
+            steps.callback(self._live.remove, generation, answers_retries=is_billed)
+
+    def _account(self, generation: Generation, outcome: Outcome) -> None:
+        self._ledger.record(_usage_event(generation, outcome))
+        if generation.progress.is_stopped:
+            job = generation.job
+            self._witness.note_kept(job.model.engine, job.generation_id, outcome.usage.num_output_tokens)
+
+    def _settle(self, job: Job, outcome: Outcome, *, is_accepted: bool) -> None:
+        if is_accepted:
+            usage = outcome.usage
+            self._admission.settle(
+                job.admitted,
+                usage.num_input_tokens,
+                usage.num_output_tokens,
+                usage.num_cached_input_tokens,
+                is_whole=outcome.error is None and outcome.finish_reason in (FinishReason.STOP, FinishReason.LENGTH),
+            )
         else:
             self._admission.release(job.admitted)
-        _end_span(span, generation, outcome)
-        _log_line(request_id, generation, outcome)
 
 
 def _usage_event(generation: Generation, outcome: Outcome) -> UsageEvent:

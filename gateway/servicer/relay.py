@@ -1,18 +1,19 @@
 """One accepted request, from the engine call to its settlement.
 
 A `Generation` runs in a task of its own that nobody cancels: callers come and go, what the engine computed is billed
-exactly once. The RPC reads `events()`; whoever wants an early end calls `cancel`. Output waits in one buffer: adjacent
-deltas become one, and a client that does not read makes the engine hold the sequence instead of the buffer grow.
+exactly once. Calls read its journal; whoever wants an early end calls `cancel`. A client that does not read makes the
+engine hold the sequence instead of the journal grow.
 """
 
 import asyncio
-from collections import abc, deque
+from collections import abc
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
-from gateway.admission import Admitted
+from gateway.admission_terms import Admitted
 from gateway.auth import Principal
 from gateway.engine_client import (
     Accepted,
@@ -22,20 +23,25 @@ from gateway.engine_client import (
     EngineRequest,
     Finished,
     Preempted,
+    QueuedAt,
     Resumed,
     TokenChunk,
 )
 from gateway.engine_client import Admitted as Scheduled
-from gateway.errors import DrainingError, GatewayError, InternalError
+from gateway.errors import DrainingError, GatewayError, InternalError, LedgerUnavailableError
 from gateway.servicer.ask import GenerationAsk
-from gateway.servicer.ending import EndCause, Progress, outcome_of
-from gateway.servicer.outcome import Continued, Delta, Event, Outcome, Paused, Started
+from gateway.servicer.ending import EndCause, Progress, broken, outcome_of
+from gateway.servicer.journal import Journal, JournalSizes
+from gateway.servicer.outcome import Continued, Delta, Outcome, Paused, Queued, Started
 from gateway.servicer.served_models import ServedModel
+from gateway.servicer.transcript import Transcript
 from gateway.tokenizer import OutputText
 
 # How long the engine may take to answer a cancellation, before the call is dropped and billed by what was received. It
 # answers between two steps, and on a busy CPU a step can take seconds.
 CANCEL_PATIENCE_S = 5.0
+# How long the usage of a durable team may take to the disk.
+DISK_PATIENCE_S = 10.0
 
 log = structlog.get_logger()
 
@@ -45,6 +51,8 @@ _WIRE_REASONS = {
     EndCause.STOP_STRING: CancelReason.STOP_STRING,
     EndCause.KEY_REVOKED: CancelReason.KEY_REVOKED,
     EndCause.DRAINING: CancelReason.CLIENT,
+    EndCause.ADMINISTRATOR: CancelReason.CLIENT,
+    EndCause.QUOTA: CancelReason.CLIENT,
 }
 
 
@@ -63,33 +71,43 @@ class Job:
     def generation_id(self) -> str:
         return self.request.generation_id
 
+    @property
+    def deadline_ns(self) -> int | None:
+        """What the engine was given, from the request's arrival there."""
+        return self.request.deadline_ns
+
 
 class Generation:
-    """One request while it runs. Written by its own task; `events` has one reader."""
+    """One request while it runs. Written by its own task; any number of calls may read its journal."""
 
-    def __init__(self, job: Job, buffer_tokens: int, on_end: abc.Callable[["Generation", Outcome], None]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        sizes: JournalSizes,
+        on_end: abc.Callable[["Generation", Outcome], None],
+        on_disk: abc.Callable[[], abc.Awaitable[None]],
+    ) -> None:
+        """`on_end` is called once, at the end; `on_disk` returns when what that left is on disk."""
         self.job = job
         self.progress = Progress()
+        self.journal = Journal(sizes, self._hold)
+        self.transcript = _transcript(job, self.journal)
         self._text = OutputText(job.model.tokenizer, job.ask.stopping.stop, _hidden_token_ids(job))
         output = job.ask.output
         self._keeps_ids = output.returns_token_ids or output.num_logprobs is not None
-        self._buffer_tokens = buffer_tokens
         self._on_end = on_end
+        self._on_disk = on_disk
+        self._slices = job.admitted.slices
         self._call: EngineCall | None = None
         self._task: asyncio.Task[None] | None = None
         self._patience: asyncio.Timeout | None = None
         self._cause: EndCause | None = None
-        self._pending: deque[Event] = deque()
-        self._num_pending_tokens = 0
-        self._is_reader_waiting = False
-        self._is_reader_blocked = False
-        self._changed = asyncio.Event()
-        self._outcome: Outcome | None = None
+        self._num_told_tokens = 0
 
     @property
     def outcome(self) -> Outcome | None:
         """The end; None while it runs."""
-        return self._outcome
+        return self.transcript.outcome
 
     def start(self, trace_headers: abc.Mapping[str, str]) -> None:
         """The request is on its way to the engine. From here on it settles by itself."""
@@ -97,25 +115,17 @@ class Generation:
 
     def cancel(self, cause: EndCause) -> bool:
         """The engine is told to stop; false if it had been told, or the request has ended."""
-        if self._outcome is not None or self._cause is not None:
+        if self.outcome is not None or self._cause is not None:
             return False
         self._cause = cause
         if self._call is not None:
-            self._call.cancel(_WIRE_REASONS[cause])
-            self._limit_patience()
+            self._cancel_call(self._call, cause)
         return True
 
-    async def events(self) -> abc.AsyncGenerator[Event, None]:
-        """What happens, in order, until the end; then `outcome` is set."""
-        while True:
-            while self._pending:
-                yield self._take()
-            if self._outcome is not None:
-                return
-            self._changed.clear()
-            self._is_reader_waiting = True
-            await self._changed.wait()
-            self._is_reader_waiting = False
+    def left(self) -> None:
+        """One of its readers is gone. If it was the last one nobody wants the rest, unless the request said so."""
+        if not self.journal.num_readers and not self.transcript.survives_disconnect:
+            self.cancel(EndCause.CLIENT)
 
     async def ended(self) -> None:
         """Return when the request is settled."""
@@ -123,9 +133,28 @@ class Generation:
         await asyncio.wait([self._task])
 
     async def _run(self, trace_headers: abc.Mapping[str, str]) -> None:
+        try:
+            await self._serve(trace_headers)
+            if self.job.admitted.has_durable_usage:
+                await self._until_on_disk()
+        finally:
+            self.journal.end()
+
+    async def _until_on_disk(self) -> None:
+        """What the end left is on disk, or the caller is told that it is not."""
+        try:
+            async with asyncio.timeout(DISK_PATIENCE_S):
+                await self._on_disk()
+        except TimeoutError:
+            assert self.outcome is not None, "it has ended"
+            self.transcript.outcome = replace(self.outcome, error=LedgerUnavailableError())
+
+    async def _serve(self, trace_headers: abc.Mapping[str, str]) -> None:
         error: GatewayError | None = None
         try:
             self._call = self.job.model.engine.generate(self.job.request, trace_headers)
+            if self._slices is not None:
+                self._slices.begin(self._call, partial(self.cancel, EndCause.QUOTA))
             await self._relay(self._call)
         except TimeoutError:
             pass  # nothing more will be heard: `_end` sees that no terminal message came
@@ -139,15 +168,23 @@ class Generation:
             log.exception("generation failed", generation_id=self.job.generation_id)
             error = InternalError()
         finally:
+            try:
+                self._let_go()
+            finally:
+                self._end(error)
+
+    def _let_go(self) -> None:
+        try:
+            if self._slices is not None:
+                self._slices.end()
+        finally:
             if self._call is not None:
                 self._call.abandon()
-            self._end(error)
 
     async def _relay(self, call: EngineCall) -> None:
         async with asyncio.timeout_at(self.job.give_up_at_s) as self._patience, aclosing(call.events()) as events:
             if self._cause is not None:  # cancelled before the call was there
-                call.cancel(_WIRE_REASONS[self._cause])
-                self._limit_patience()
+                self._cancel_call(call, self._cause)
             async for event in events:
                 self._on_event(event)
 
@@ -157,13 +194,19 @@ class Generation:
                 self._on_tokens(event)
             case Accepted():
                 self.progress.is_accepted = True
-                self._emit(Started())
+                self.journal.append(Started())
+            case QueuedAt():
+                self.transcript.queued = Queued(event.position, event.is_lower_bound, event.estimated_wait_ns)
+                self.journal.append(self.transcript.queued)
             case Scheduled():
-                self.progress.is_scheduled = True
+                self.progress.is_scheduled = self.transcript.is_scheduled = True
+                self.transcript.queued = None
             case Preempted():
-                self._emit(Paused(event.reason, event.mode))
+                self.transcript.is_paused = True
+                self.journal.append(Paused(event.reason, event.mode))
             case Resumed():
-                self._emit(Continued())
+                self.transcript.is_paused = False
+                self.journal.append(Continued())
             case Finished():
                 self.progress.finished = event
                 self._limit_patience()  # what is left is the end of the call
@@ -171,54 +214,55 @@ class Generation:
     def _on_tokens(self, chunk: TokenChunk) -> None:
         progress = self.progress
         progress.note_tokens(len(chunk.token_ids))
+        if self._slices is not None:
+            self._slices.note(progress.num_received_tokens)
         delta = self._text.push(chunk.token_ids)
         progress.num_output_tokens += delta.num_tokens
         # Ids and logprobs are of the tokens; the text may lag behind them.
         token_ids = chunk.token_ids[: delta.num_tokens] if self._keeps_ids else ()
         logprobs = chunk.logprobs[: delta.num_tokens]
         if delta.text or token_ids:
-            self._emit(Delta(delta.text, token_ids, logprobs, progress.num_output_tokens))
-            self._num_pending_tokens += delta.num_tokens
-            self._hold_if_unread()
+            num_tokens = progress.num_output_tokens - self._num_told_tokens
+            self._num_told_tokens = progress.num_output_tokens
+            self.journal.append(Delta(delta.text, token_ids, logprobs, num_tokens, progress.num_output_tokens))
         if delta.stopped and not progress.is_stopped:
             progress.is_stopped = True
             self.cancel(EndCause.STOP_STRING)
 
     def _end(self, error: GatewayError | None) -> None:
-        rest = "" if self.progress.is_stopped else self._text.finish()
-        if rest:
-            self._emit(Delta(rest, (), (), self.progress.num_output_tokens))
-        is_partial_ok = self.job.ask.admission.is_partial_at_deadline
-        job = self.job
-        self._outcome = outcome_of(job.admitted, self.progress, self._cause, error, is_partial_ok=is_partial_ok)
+        """Whatever fails here, there is an outcome, and `on_end` has it."""
         try:
-            self._on_end(self, self._outcome)
-        finally:
-            self._changed.set()
+            outcome = self._outcome(error)
+        except Exception:
+            log.exception("the end of a generation cannot be told", generation_id=self.job.generation_id)
+            outcome = broken(self.job.admitted, self.progress)
+        self.transcript.outcome = outcome
+        try:
+            self._on_end(self, outcome)
+        except Exception:
+            log.exception("the end of a generation is not all recorded", generation_id=self.job.generation_id)
 
-    def _emit(self, event: Event) -> None:
-        last = self._pending[-1] if self._pending else None
-        if isinstance(event, Delta) and isinstance(last, Delta):
-            self._pending[-1] = last.followed_by(event)
-        else:
-            self._pending.append(event)
-        self._changed.set()
+    def _outcome(self, error: GatewayError | None) -> Outcome:
+        """The end, after the last of the text."""
+        job, progress = self.job, self.progress
+        rest = "" if progress.is_stopped else self._text.finish()
+        if rest:
+            num_tokens = progress.num_output_tokens - self._num_told_tokens
+            self.journal.append(Delta(rest, (), (), num_tokens, progress.num_output_tokens))
+        is_partial_ok = job.ask.admission.is_partial_at_deadline
+        return outcome_of(job.admitted, progress, self._cause, error, job.deadline_ns, is_partial_ok=is_partial_ok)
 
-    def _take(self) -> Event:
-        event = self._pending.popleft()
-        if not self._pending:
-            self._num_pending_tokens = 0
-            if self._is_reader_blocked and self._call is not None and self._outcome is None:
-                self._is_reader_blocked = False
-                self._call.reader_ready()
-        return event
-
-    def _hold_if_unread(self) -> None:
-        is_full = self._num_pending_tokens >= self._buffer_tokens
-        # A reader that waits takes everything at the loop's next turn, however much came at once.
-        if is_full and not self._is_reader_waiting and not self._is_reader_blocked and self._call is not None:
-            self._is_reader_blocked = True
+    def _hold(self, is_held: bool) -> None:
+        if self._call is None or self.outcome is not None:
+            return
+        if is_held:
             self._call.reader_blocked()
+        else:
+            self._call.reader_ready()
+
+    def _cancel_call(self, call: EngineCall, cause: EndCause) -> None:
+        call.cancel(_WIRE_REASONS[cause], self.progress.num_output_tokens if self.progress.is_stopped else None)
+        self._limit_patience()
 
     def _limit_patience(self) -> None:
         if self._patience is None or self._patience.expired():
@@ -231,3 +275,22 @@ class Generation:
 def _hidden_token_ids(job: Job) -> frozenset[int]:
     """Special tokens and those that end the output are counted and not shown."""
     return job.model.tokenizer.special_token_ids | frozenset(job.ask.stopping.stop_token_ids)
+
+
+def _transcript(job: Job, journal: Journal) -> Transcript:
+    assert job.principal.team_id is not None, "a platform key does not generate"
+    ask, demand = job.ask, job.admitted.demand
+    return Transcript(
+        generation_id=job.generation_id,
+        team_id=job.principal.team_id,
+        key_id=job.principal.key_id,
+        request_id=ask.request_id,
+        fingerprint=ask.fingerprint,
+        model=job.model.info.name,
+        tokenizer=job.model.tokenizer,
+        shows_token_ids=ask.output.returns_token_ids,
+        num_input_tokens=demand.num_input_tokens,
+        num_reserved_tokens=job.admitted.reserved_tokens,
+        survives_disconnect=ask.admission.detaches,
+        journal=journal,
+    )

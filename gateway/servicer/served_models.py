@@ -12,14 +12,8 @@ from dataclasses import dataclass
 import structlog
 
 from gateway.engine_client import EngineClient, ModelInfo
-from gateway.errors import (
-    FieldViolation,
-    GatewayError,
-    InvalidFieldError,
-    ModelNotFoundError,
-    NoEngineError,
-    cause_of,
-)
+from gateway.errors import FieldViolation, GatewayError, InvalidFieldError, NoEngineError, cause_of
+from gateway.errors_requests import ModelNotFoundError
 from gateway.tokenizer import SpecialTokens, Tokenizer, UnusableTokenizerError
 
 RETRY_S = 0.2

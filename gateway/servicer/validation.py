@@ -15,6 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from evenflow.inference.v1 import generation_pb2 as pb
 from gateway.errors import FieldViolation, InvalidFieldError
+from gateway.quota_slices import WhenExhausted
 from gateway.servicer.ask import (
     AdmissionAsk,
     ChatMessage,
@@ -42,6 +43,11 @@ MAX_LABEL_VALUE_CHARS = 256
 MAX_QUEUE_WAIT_S = 86_400
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 
+_WHEN_EXHAUSTED = {
+    pb.QUOTA_EXHAUSTED_ACTION_DEGRADE: WhenExhausted.DEGRADE,
+    pb.QUOTA_EXHAUSTED_ACTION_FINISH: WhenExhausted.FINISH,
+}
+
 Number = TypeVar("Number", int, float)
 
 
@@ -56,7 +62,7 @@ class PromptMessage(Protocol):
     def token_ids(self) -> pb.TokenPrompt: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Check:
     """Collects violations under a path, so that a caller learns of all of them at once, up to `MAX_VIOLATIONS`."""
 
@@ -200,6 +206,8 @@ def _admission(options: pb.AdmissionOptions, check: Check) -> AdmissionAsk:
         max_queue_wait_ns=None if wait is None else _wait_ns(wait, check.at("max_queue_wait")),
         is_partial_at_deadline=options.on_deadline == pb.DEADLINE_ACTION_PARTIAL,
         labels=_labels(options.labels, check.at("labels")),
+        detaches=options.detach_on_disconnect,
+        when_exhausted=_WHEN_EXHAUSTED.get(options.on_quota_exhausted, WhenExhausted.PAUSE),
     )
 
 

@@ -18,6 +18,8 @@ from sqlalchemy.orm import selectinload
 from gateway.store.changes import CHANNEL
 from gateway.store.db import Database
 from gateway.store.errors import DatabaseUnavailableError
+from gateway.store.identity_models import JwtIssuerRow, RoleBindingRow
+from gateway.store.identity_snapshot import ChangedIdentity
 from gateway.store.models import (
     ApiKeyRow,
     OrganizationRow,
@@ -27,6 +29,7 @@ from gateway.store.models import (
     TeamRow,
 )
 from gateway.store.outage import DATABASE_ERRORS, Outage
+from gateway.store.quota_parts import with_parts
 from gateway.store.snapshot import EMPTY_SNAPSHOT, ChangedRows, TenancySnapshot, advance
 
 POLL_INTERVAL_S = 2.0
@@ -128,15 +131,13 @@ class TenancyCache:
                 log.error("policy revision went back", seen=self._snapshot.revision, found=revision)
                 return
             if revision > self._snapshot.revision:
-                self._snapshot = advance(
-                    self._snapshot, await _read_changed(session, self._snapshot.revision, revision)
-                )
+                self._snapshot = advance(self._snapshot, await read_changed(session, self._snapshot.revision, revision))
                 self._advanced.set()
                 self._advanced = asyncio.Event()
         self._confirmed_at = asked_at
 
 
-async def _read_changed(session: AsyncSession, seen: int, revision: int) -> ChangedRows:
+async def read_changed(session: AsyncSession, seen: int, revision: int) -> ChangedRows:
     """Every row whose own revision or whose policy's is newer than `seen`, each with its policy."""
     policies = select(QuotaPolicyRow).where(QuotaPolicyRow.revision > seen).subquery()
     classes = await session.scalars(select(PriorityClassRow).where(PriorityClassRow.revision > seen))
@@ -144,19 +145,19 @@ async def _read_changed(session: AsyncSession, seen: int, revision: int) -> Chan
         select(OrganizationRow, QuotaPolicyRow)
         .join(QuotaPolicyRow, (QuotaPolicyRow.org_id == OrganizationRow.id) & QuotaPolicyRow.team_id.is_(None))
         .where(OrganizationRow.id.in_(_changed_ids(OrganizationRow, seen).union(select(policies.c.org_id))))
-        .options(selectinload(QuotaPolicyRow.limits))
+        .options(*with_parts())
     )
     teams = await session.execute(
         select(TeamRow, QuotaPolicyRow)
         .join(QuotaPolicyRow, (QuotaPolicyRow.team_id == TeamRow.id) & QuotaPolicyRow.key_id.is_(None))
         .where(TeamRow.id.in_(_changed_ids(TeamRow, seen).union(select(policies.c.team_id))))
-        .options(selectinload(QuotaPolicyRow.limits))
+        .options(*with_parts())
     )
     keys = await session.execute(
         select(ApiKeyRow, QuotaPolicyRow)
         .outerjoin(QuotaPolicyRow, QuotaPolicyRow.key_id == ApiKeyRow.id)
         .where(ApiKeyRow.id.in_(_changed_ids(ApiKeyRow, seen).union(select(policies.c.key_id))))
-        .options(selectinload(QuotaPolicyRow.limits), selectinload(ApiKeyRow.secrets))
+        .options(*with_parts(), selectinload(ApiKeyRow.secrets))
     )
     return ChangedRows(
         revision=revision,
@@ -164,7 +165,19 @@ async def _read_changed(session: AsyncSession, seen: int, revision: int) -> Chan
         organizations=[(row, policy) for row, policy in organizations],
         teams=[(row, policy) for row, policy in teams],
         keys=[(row, policy) for row, policy in keys],
+        identity=await _read_changed_identity(session, seen),
     )
+
+
+async def _read_changed_identity(session: AsyncSession, seen: int) -> ChangedIdentity:
+    issuers = await session.scalars(select(JwtIssuerRow).where(JwtIssuerRow.revision > seen))
+    bindings = await session.execute(
+        select(RoleBindingRow, OrganizationRow.slug, TeamRow.slug)
+        .outerjoin(OrganizationRow, OrganizationRow.id == RoleBindingRow.org_id)
+        .outerjoin(TeamRow, TeamRow.id == RoleBindingRow.team_id)
+        .where(RoleBindingRow.revision > seen)
+    )
+    return ChangedIdentity(issuers.all(), [(row, organization, team) for row, organization, team in bindings])
 
 
 def _changed_ids(table: type[OrganizationRow | TeamRow | ApiKeyRow], seen: int) -> Select[UUID]:

@@ -68,8 +68,8 @@ class ChangeTransaction:
         if self.change.request_id is None:
             return None
         row = await self.session.get(AdminRequestRow, (self.change.actor, self.change.request_id))
-        if row is None:
-            return None
+        if row is None or row.created_at < self.now - REQUEST_RETENTION:
+            return None  # what it made may be purged by now
         if row.fingerprint != self.change.fingerprint:
             raise RequestIdReusedError(str(self.change.request_id))
         return row.resource_id
@@ -79,22 +79,29 @@ class ChangeTransaction:
         if self.change.etag is not None and self.change.etag != current:
             raise StoreConflictError(resource, current)
 
-    async def record(self, changed: Changed) -> None:
-        """The change is in the audit chain, its revision is the newest one, and listeners hear of it at the commit."""
+    async def record(self, changed: Changed, *others: Changed) -> None:
+        """The changes are in the audit chain, their revision is the newest one, and listeners hear of it at the commit.
+
+        Once per transaction, with all that it changed.
+        """
         await self.session.flush()
-        event = chained(
-            self.audit_head,
-            event_time=self.now,
-            revision=self.revision,
-            actor=self.change.actor,
-            correlation_id=self.change.correlation_id,
-            action=changed.action,
-            resource=changed.resource,
-            before=changed.before,
-            after=changed.after,
-        )
-        self.session.add(event)
-        await self.session.execute(update(PolicyRevisionRow).values(revision=self.revision, audit_head=event.hash))
+        head = self.audit_head
+        for each in (changed, *others):
+            event = chained(
+                head,
+                event_time=self.now,
+                revision=self.revision,
+                actor=self.change.actor,
+                correlation_id=self.change.correlation_id,
+                action=each.action,
+                resource=each.resource,
+                before=each.before,
+                after=each.after,
+            )
+            self.session.add(event)
+            await self.session.flush()  # ids in the order of the chain
+            head = event.hash
+        await self.session.execute(update(PolicyRevisionRow).values(revision=self.revision, audit_head=head))
         if self.change.request_id is not None:
             await self._remember(self.change.request_id, changed.resource_id)
         notice = json.dumps({"revision": self.revision, "resource_id": str(changed.resource_id)})

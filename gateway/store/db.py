@@ -21,6 +21,7 @@ from gateway.store.errors import (
     DatabaseUnavailableError,
     DatabaseUrlError,
     InvalidValueError,
+    StatementTimeoutError,
     UnsupportedServerError,
 )
 
@@ -30,6 +31,7 @@ _SCHEMES = ("postgresql", "postgres", "postgresql+asyncpg")
 _DATA_EXCEPTION = "22"  # a NUL in a text, a number out of range
 _OUR_BUG = "42"  # syntax error or access rule violation
 _NO_RIGHT = "42501"  # the one of them that an administrator causes and mends
+_TOOK_TOO_LONG = ("57014", "55P03")  # statement_timeout, lock_timeout
 _CONNECTING_ERRORS = (
     PoolTimeoutError,
     OSError,
@@ -164,7 +166,10 @@ async def translated_errors() -> abc.AsyncIterator[None]:
     except DBAPIError as error:
         state = _sqlstate(error)
         if state.startswith(_DATA_EXCEPTION):
-            raise InvalidValueError("value", "cannot be stored") from error
+            # Which of the statement's values it is, the server does not say.
+            raise InvalidValueError("", "a text has a NUL character, or a number is out of range") from error
+        if state in _TOOK_TOO_LONG:
+            raise StatementTimeoutError(_reason(error)) from error
         is_bug = not state or (state.startswith(_OUR_BUG) and state != _NO_RIGHT)
         if is_bug and not error.connection_invalidated:
             raise

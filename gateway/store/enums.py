@@ -11,11 +11,29 @@ class State(StrEnum):
 
 
 class KeyScope(StrEnum):
-    """What a key may be used for. ADMIN is for platform keys, and all that they are for."""
+    """What a credential may be used for, within what its holder may do. ADMIN stands for all that begin like it."""
 
     INFERENCE = "inference"
     QUOTA_READ = "quota.read"
     ADMIN = "admin"
+    ADMIN_READ = "admin.read"
+    ADMIN_TENANCY = "admin.tenancy"
+    ADMIN_KEYS = "admin.keys"
+    ADMIN_QUOTA = "admin.quota"
+    ADMIN_ROLES = "admin.roles"
+    ADMIN_OPERATE = "admin.operate"
+    ADMIN_SYSTEM = "admin.system"
+
+
+class Role(StrEnum):
+    """What somebody may do somewhere; `gateway.auth.roles` says what. Each is bound at one depth of the tenant tree."""
+
+    PLATFORM_ADMIN = "PLATFORM_ADMIN"
+    PLATFORM_VIEWER = "PLATFORM_VIEWER"
+    ORG_ADMIN = "ORG_ADMIN"
+    TEAM_ADMIN = "TEAM_ADMIN"
+    MEMBER = "MEMBER"
+    SERVICE = "SERVICE"
 
 
 class QuotaMode(StrEnum):
@@ -42,6 +60,21 @@ class Dimension(StrEnum):
     TOTAL_TOKENS = "TOTAL_TOKENS"
     COST_UNITS = "COST_UNITS"
     CONCURRENCY = "CONCURRENCY"
+
+
+class ReservationMode(StrEnum):
+    """How much a request holds back: all that it may use, or what is to be expected, extended while it runs."""
+
+    HARD = "HARD"
+    EXPECTED = "EXPECTED"
+
+
+class Calendar(StrEnum):
+    """The window of a budget. Weeks begin on Monday."""
+
+    DAY = "DAY"
+    WEEK = "WEEK"
+    MONTH = "MONTH"
 
 
 class UsageSource(StrEnum):

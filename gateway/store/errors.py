@@ -2,12 +2,14 @@
 
 StoreError
 ├── NotFoundError              the named resource does not exist
-├── AlreadyExistsError         the name or the scope is taken
+├── AlreadyExistsError         the name or the scope is taken, or what should come back was never gone
 ├── StoreConflictError         the etag is not the resource's current one
 ├── RequestIdReusedError       the request id was used for another request
+├── PreconditionFailedError    the state of something else is in the way
 ├── LastPlatformKeyError       without the key nobody could administrate
 ├── InvalidValueError          a value that a constraint of the schema refuses
 ├── DatabaseUnavailableError   no answer in time; the same call may succeed later
+│   └── StatementTimeoutError  the database is there, and ended a statement that took too long
 ├── DatabaseUrlError           the URL cannot be used
 ├── UnsupportedServerError     the server is older than the oldest supported one
 └── SchemaVersionError         the schema is not the one this release works with
@@ -27,10 +29,10 @@ class NotFoundError(StoreError):
 
 
 class AlreadyExistsError(StoreError):
-    """`resource` is the name that is taken."""
+    """`resource` is the name that is taken, or of what was to come back and is not gone."""
 
-    def __init__(self, resource: str) -> None:
-        super().__init__(f"{resource} exists already")
+    def __init__(self, resource: str, description: str = "exists already") -> None:
+        super().__init__(f"{resource} {description}")
         self.resource = resource
 
 
@@ -51,25 +53,40 @@ class RequestIdReusedError(StoreError):
         self.request_id = request_id
 
 
+class PreconditionFailedError(StoreError):
+    """`subject` is what is in the way, `description` says why."""
+
+    def __init__(self, subject: str, description: str) -> None:
+        super().__init__(f"{subject} {description}")
+        self.subject = subject
+
+
 class LastPlatformKeyError(StoreError):
     """The key is the only platform key that can still be used."""
 
     def __init__(self, public_id: str) -> None:
-        super().__init__(f"apiKeys/{public_id} is the last platform key that can be used: make another one first")
+        super().__init__(
+            f"apiKeys/{public_id} is the last key of an administrator that can be used:"
+            " make another one first (evenflow keys create --platform)"
+        )
         self.public_id = public_id
 
 
 class InvalidValueError(StoreError):
-    """`field` is the field, or the constraint, that refused the value."""
+    """`field` is the field, or the constraint, that refused the value; empty where that is not known."""
 
     def __init__(self, field: str, description: str) -> None:
-        super().__init__(f"{field}: {description}")
+        super().__init__(f"{field}: {description}" if field else description)
         self.field = field
         self.description = description
 
 
 class DatabaseUnavailableError(StoreError):
     """Postgres did not answer, or not in time."""
+
+
+class StatementTimeoutError(DatabaseUnavailableError):
+    """Postgres answers: it gave a statement up that ran, or waited for a lock, longer than it may."""
 
 
 class DatabaseUrlError(StoreError):

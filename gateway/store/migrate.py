@@ -11,14 +11,15 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, MetaData
 
-from gateway.store import journal_models, models
+from gateway.store import generation_models, identity_models, journal_models, models, quota_models, usage_models
 from gateway.store.base import Base
 from gateway.store.db import Database, DatabaseOptions
 from gateway.store.errors import SchemaVersionError
 
 HEAD = "head"
 _OPTIONS = DatabaseOptions(pool_size=1, max_overflow=0, statement_timeout_s=300.0, lock_timeout_s=60.0)
-_TABLES = (models, journal_models)  # imported, they have told Base what they define
+# Imported, they have told Base what they define.
+_TABLES = (models, journal_models, identity_models, generation_models, usage_models, quota_models)
 _PARTITION_PREFIX = f"{journal_models.UsageEventRow.__tablename__}_"
 
 

@@ -15,14 +15,22 @@ from sqlalchemy import (
     Index,
     Text,
     UniqueConstraint,
+    func,
+    text,
 )
 from sqlalchemy.dialects.postgresql import CIDR
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from gateway.store.base import SLUG, Base, one_of
-from gateway.store.enums import Dimension, QuotaMode, State, StoreLossAction
+from gateway.store.enums import Dimension, QuotaMode, ReservationMode, State, StoreLossAction
+from gateway.store.policy_models import QuotaBudgetRow, QuotaCostRow, QuotaGrantRow
 
-MAX_WEIGHT = 1000
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000  # smaller ones are refused where they are set; the engine takes no less
+_ADMIN_SCOPES = (
+    "'admin.read', 'admin.tenancy', 'admin.keys', 'admin.quota', 'admin.roles', 'admin.operate', 'admin.system'"
+)
+PLATFORM_SCOPES = f"ARRAY['admin', {_ADMIN_SCOPES}]"
+TEAM_SCOPES = f"ARRAY['inference', 'quota.read', {_ADMIN_SCOPES}]"
 
 
 class PolicyRevisionRow(Base):
@@ -53,10 +61,12 @@ class PriorityClassRow(Base):
     preemptible: Mapped[bool]
     max_queue_wait_ms: Mapped[int | None]
     revision: Mapped[int]
+    # Deleted rows stay, so that whoever reads what is newer than a revision learns of it.
+    deleted_at: Mapped[datetime | None]
 
 
 class OrganizationRow(Base):
-    """The root of a tenant tree."""
+    """The root of a tenant tree. A deleted one is gone at `purge_at`, as are teams and keys."""
 
     __tablename__ = "organization"
     __table_args__ = (
@@ -73,6 +83,8 @@ class OrganizationRow(Base):
     revision: Mapped[int]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+    deleted_at: Mapped[datetime | None]
+    purge_at: Mapped[datetime | None]
 
 
 class TeamRow(Base):
@@ -96,9 +108,13 @@ class TeamRow(Base):
     cache_salt: Mapped[bytes]
     default_class: Mapped[str] = mapped_column(ForeignKey("priority_class.name"))
     class_grants: Mapped[list[str]] = mapped_column(ARRAY(Text))
+    # Callers hear of an end only when its usage is on disk.
+    durable_usage: Mapped[bool] = mapped_column(server_default=text("false"))
     revision: Mapped[int]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+    deleted_at: Mapped[datetime | None]
+    purge_at: Mapped[datetime | None]
 
     organization: Mapped[OrganizationRow] = relationship(lazy="raise", viewonly=True)
 
@@ -113,9 +129,9 @@ class ApiKeyRow(Base):
         UniqueConstraint("org_id", "team_id", "id"),
         CheckConstraint("public_id ~ '^[0-9A-Za-z]{12}$'", name="public_id"),
         CheckConstraint(
-            "CASE WHEN org_id IS NULL AND team_id IS NULL THEN scopes = ARRAY['admin'] "
-            "ELSE org_id IS NOT NULL AND team_id IS NOT NULL AND cardinality(scopes) > 0 "
-            "AND scopes <@ ARRAY['inference', 'quota.read'] END",
+            f"CASE WHEN org_id IS NULL AND team_id IS NULL THEN scopes <@ {PLATFORM_SCOPES} "
+            f"ELSE org_id IS NOT NULL AND team_id IS NOT NULL AND scopes <@ {TEAM_SCOPES} END "
+            "AND cardinality(scopes) > 0",
             name="scopes",
         ),
         CheckConstraint("revoke_reason IS NULL OR revoked_at IS NOT NULL", name="revoke_reason"),
@@ -138,6 +154,10 @@ class ApiKeyRow(Base):
     revision: Mapped[int]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
+    deleted_at: Mapped[datetime | None]
+    purge_at: Mapped[datetime | None]
+    # Whether its revocation ended what it had running, on every gateway.
+    aborts_inflight: Mapped[bool] = mapped_column(server_default=text("false"))
 
     secrets: Mapped[list["ApiKeySecretRow"]] = relationship(
         lazy="raise", order_by="ApiKeySecretRow.created_at", cascade="all, delete-orphan"
@@ -182,6 +202,7 @@ class QuotaPolicyRow(Base):
             name="weight",
         ),
         CheckConstraint("max_overdraft >= 0", name="max_overdraft"),
+        CheckConstraint(one_of("reservation", ReservationMode), name="reservation"),
         Index(None, "revision"),
     )
 
@@ -195,12 +216,23 @@ class QuotaPolicyRow(Base):
     on_store_loss: Mapped[str]
     max_overdraft: Mapped[int]
     strict: Mapped[bool]
+    time_zone: Mapped[str] = mapped_column(server_default="UTC")
+    reservation: Mapped[str | None]
     revision: Mapped[int]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
 
     limits: Mapped[list["QuotaLimitRow"]] = relationship(
         lazy="raise", order_by="(QuotaLimitRow.dimension, QuotaLimitRow.model)", cascade="all, delete-orphan"
+    )
+    budgets: Mapped[list[QuotaBudgetRow]] = relationship(lazy="raise", cascade="all, delete-orphan")
+    costs: Mapped[list[QuotaCostRow]] = relationship(lazy="raise", cascade="all, delete-orphan")
+    # Those that have not ended, as the statement begins.
+    grants: Mapped[list[QuotaGrantRow]] = relationship(
+        lazy="raise",
+        viewonly=True,
+        order_by=QuotaGrantRow.id,
+        primaryjoin=lambda: (QuotaGrantRow.policy_id == QuotaPolicyRow.id) & (QuotaGrantRow.expires_at > func.now()),
     )
 
 

@@ -11,13 +11,16 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import TypeVar
 from uuid import UUID
 
-from gateway.store.enums import Dimension, KeyScope, QuotaMode, State, StoreLossAction
+from gateway.store.enums import Calendar, Dimension, KeyScope, QuotaMode, ReservationMode, State, StoreLossAction
 
 ANY = "-"  # in the parent of a list: every organization, every team
 DEFAULT_CLASS = "default"
 DEFAULT_POLICY = "default"
 
 IPNetwork = IPv4Network | IPv6Network
+Key = UUID | str | int
+"""What a record is told apart by from all others of its noun."""
+SortValue = str | int | float | bool | datetime | None
 Settings = TypeVar("Settings")
 Edit = abc.Callable[[Settings], Settings]
 """Computes the new settings from the current ones, inside the transaction that writes them."""
@@ -39,11 +42,50 @@ class ResourcePath:
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """By which field a list is sorted."""
+
+    path: str
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
-    """At most `size` records, in the order of their creation, beginning after the record with id `after`."""
+    """At most `size` records that meet `condition`, sorted by `order` and then by key, after the one with key `after`.
+
+    `after_values` are what that record has in the fields of `order`. `condition` is a `gateway.store.listing.Condition`
+    or None. Records that were deleted are left out unless `shows_deleted`.
+    """
 
     size: int
-    after: UUID | None = None
+    after: Key | None = None
+    condition: object | None = None
+    order: tuple[Order, ...] = ()
+    after_values: tuple[SortValue, ...] = ()
+    shows_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClassSettings:
+    """A lower rank is served first. `min_share` of the engine, 0 to 1; no `max_queue_wait_ms`: no bound."""
+
+    rank: int = 100
+    min_share: float = 0.0
+    preemptible: bool = True
+    max_queue_wait_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    """`id` is its name's last part."""
+
+    id: str
+    settings: PriorityClassSettings
+    etag: str
+
+    @property
+    def resource(self) -> str:
+        return f"priorityClasses/{self.id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +96,30 @@ class OrganizationSettings:
 
 @dataclass(frozen=True, slots=True)
 class Organization:
+    """Deleted since `deleted_at`, gone at `purge_at`; both None of one that is not deleted."""
+
     id: UUID
     path: ResourcePath
     settings: OrganizationSettings
     etag: str
     created_at: datetime
     updated_at: datetime
+    deleted_at: datetime | None = None
+    purge_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TeamSettings:
-    """`class_grants` are the classes that keys may ask for, beside the default one, which they always may."""
+    """`class_grants` are the classes that keys may ask for, beside the default one, which they always may.
+
+    With `durable_usage` a caller hears of the end of a generation only when its usage is on disk.
+    """
 
     display_name: str = ""
     state: State = State.ACTIVE
     default_class: str = DEFAULT_CLASS
     class_grants: tuple[str, ...] = ()
+    durable_usage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +130,8 @@ class Team:
     etag: str
     created_at: datetime
     updated_at: datetime
+    deleted_at: datetime | None = None
+    purge_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +153,7 @@ class KeySecret:
     digest: bytes
     pepper_version: int
     not_after: datetime | None = None
+    created_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +168,8 @@ class ApiKey:
     etag: str
     created_at: datetime
     updated_at: datetime
+    deleted_at: datetime | None = None
+    purge_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +187,50 @@ class QuotaLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaBudget:
+    """At most `amount` cost units per calendar window, for one model or (empty) all together."""
+
+    calendar: Calendar
+    amount: int
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaCost:
+    """Cost units per token of one model or (empty) of all that have no entry; cached input is at most `input_token`."""
+
+    input_token: int
+    cached_input_token: int
+    output_token: int
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaGrant:
+    """The limit of `dimension`, or the budget of `calendar`, is at least `amount` until `expires_at`.
+
+    `burst` None: it grows with the limit.
+    """
+
+    id: UUID
+    dimension: Dimension | None
+    calendar: Calendar | None
+    model: str
+    amount: int
+    burst: int | None
+    expires_at: datetime
+    reason: str
+    creator: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class QuotaPolicySettings:
-    """`weight` in (0, 1000] for organizations and teams, None for keys; `max_overdraft` in tokens."""
+    """`weight` in (0, 1000] for organizations and teams, None for keys; `max_overdraft` in the unit of each limit,
+    0: as much as the limit refills in five minutes, of a budget a hundredth.
+
+    `time_zone` is an IANA name; `reservation` None: what the node above says.
+    """
 
     weight: float | None = 1.0
     limits: tuple[QuotaLimit, ...] = ()
@@ -141,11 +238,15 @@ class QuotaPolicySettings:
     on_store_loss: StoreLossAction = StoreLossAction.SERVE_STALE
     max_overdraft: int = 0
     strict: bool = False
+    time_zone: str = "UTC"
+    reservation: ReservationMode | None = None
+    budgets: tuple[QuotaBudget, ...] = ()
+    costs: tuple[QuotaCost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaPolicy:
-    """`path` is the organization, team or key that the policy governs."""
+    """`path` is the organization, team or key that the policy governs; `grants` are those that have not ended."""
 
     id: UUID
     path: ResourcePath
@@ -155,6 +256,7 @@ class QuotaPolicy:
     etag: str
     created_at: datetime
     updated_at: datetime
+    grants: tuple[QuotaGrant, ...] = ()
 
 
 def etag_of(revision: int) -> str:

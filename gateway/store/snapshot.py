@@ -5,17 +5,18 @@ can be used without a wait. Entries hold each other, not ids: a key's team is th
 """
 
 from collections import abc
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from ipaddress import ip_network
 from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
-from gateway.store.enums import KeyScope, QuotaMode, State, StoreLossAction
+from gateway.store.enums import KeyScope, QuotaMode, ReservationMode, State, StoreLossAction
+from gateway.store.identity_snapshot import ChangedIdentity, IdentitySnapshot, advance_identity
 from gateway.store.models import ApiKeyRow, OrganizationRow, PriorityClassRow, QuotaPolicyRow, TeamRow
-from gateway.store.quota_policies import limits_of
-from gateway.store.records import IPNetwork, KeySecret, QuotaLimit
+from gateway.store.quota_parts import grants_of, settings_of
+from gateway.store.records import IPNetwork, KeySecret, QuotaBudget, QuotaCost, QuotaGrant, QuotaLimit
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -34,7 +35,10 @@ class ClassRecord:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """Weight and limits of one organization, team or key. Keys have no weight."""
+    """Weight and limits of one organization, team or key. Keys have no weight.
+
+    Grants are those that had not ended when the policy was read. `reservation` None: what the node above says.
+    """
 
     id: UUID
     weight: float | None
@@ -44,6 +48,11 @@ class PolicyRecord:
     max_overdraft: int
     strict: bool
     revision: int
+    time_zone: str = "UTC"
+    reservation: ReservationMode | None = None
+    budgets: tuple[QuotaBudget, ...] = ()
+    costs: tuple[QuotaCost, ...] = ()
+    grants: tuple[QuotaGrant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,7 @@ class TeamRecord:
     default_class: str
     class_grants: frozenset[str]
     policy: PolicyRecord
+    has_durable_usage: bool = False
 
     @property
     def weight(self) -> float:
@@ -82,7 +92,10 @@ class TeamRecord:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """A credential. `team` is None for a platform key; empty grants and networks mean whatever the team may use."""
+    """A credential. `team` is None for a platform key; empty grants and networks mean whatever the team may use.
+
+    `revoked_at` is set of a deleted one, too; `aborts_inflight` says that what it had running ended with it.
+    """
 
     key_id: UUID
     public_id: str
@@ -95,6 +108,7 @@ class KeyRecord:
     expires_at: datetime | None
     revoked_at: datetime | None
     policy: PolicyRecord | None
+    aborts_inflight: bool = False
 
     @property
     def is_platform(self) -> bool:
@@ -111,6 +125,7 @@ class TenancySnapshot:
     teams: abc.Mapping[UUID, TeamRecord]
     organizations: abc.Mapping[UUID, OrganizationRecord]
     classes: abc.Mapping[str, ClassRecord]
+    identity: IdentitySnapshot = field(default_factory=IdentitySnapshot)
 
     def team_name(self, path: tuple[str, ...]) -> str:
         """`organizations/acme/teams/search` of the ids that an engine knows; one that is unknown here keeps its ids."""
@@ -130,6 +145,7 @@ class ChangedRows:
     organizations: abc.Sequence[tuple[OrganizationRow, QuotaPolicyRow]]
     teams: abc.Sequence[tuple[TeamRow, QuotaPolicyRow]]
     keys: abc.Sequence[tuple[ApiKeyRow, QuotaPolicyRow | None]]
+    identity: ChangedIdentity = field(default_factory=ChangedIdentity)
 
 
 EMPTY_SNAPSHOT = TenancySnapshot(-1, {}, {}, {}, {})
@@ -138,7 +154,6 @@ EMPTY_SNAPSHOT = TenancySnapshot(-1, {}, {}, {}, {})
 
 def advance(snapshot: TenancySnapshot, changed: ChangedRows) -> TenancySnapshot:
     """The snapshot at `changed.revision`. What hangs below a changed entry hangs below its new version."""
-    classes = {row.name: _class(row) for row in changed.classes}
     organizations = _merged(
         snapshot.organizations, {row.id: _organization(row, own) for row, own in changed.organizations}
     )
@@ -163,12 +178,24 @@ def advance(snapshot: TenancySnapshot, changed: ChangedRows) -> TenancySnapshot:
         keys=_merged(snapshot.keys, keys),
         teams=all_teams,
         organizations=organizations,
-        classes=_merged(snapshot.classes, classes),
+        classes=_advanced_classes(snapshot.classes, changed.classes),
+        identity=advance_identity(snapshot.identity, changed.identity),
     )
+
+
+def _advanced_classes(
+    old: abc.Mapping[str, ClassRecord], changed: abc.Sequence[PriorityClassRow]
+) -> abc.Mapping[str, ClassRecord]:
+    deleted = {row.name for row in changed if row.deleted_at is not None}
+    return _merged(_without(old, deleted), {row.name: _class(row) for row in changed if row.deleted_at is None})
 
 
 def _merged(old: abc.Mapping[K, V], new: abc.Mapping[K, V]) -> abc.Mapping[K, V]:
     return MappingProxyType({**old, **new}) if new else old
+
+
+def _without(old: abc.Mapping[K, V], gone: abc.Set[K]) -> abc.Mapping[K, V]:
+    return MappingProxyType({key: value for key, value in old.items() if key not in gone}) if gone else old
 
 
 def _class(row: PriorityClassRow) -> ClassRecord:
@@ -176,20 +203,26 @@ def _class(row: PriorityClassRow) -> ClassRecord:
 
 
 def _policy(row: QuotaPolicyRow) -> PolicyRecord:
+    settings = settings_of(row)
     return PolicyRecord(
         id=row.id,
-        weight=row.weight,
-        limits=limits_of(row.limits),
-        mode=QuotaMode(row.mode),
-        on_store_loss=StoreLossAction(row.on_store_loss),
-        max_overdraft=row.max_overdraft,
-        strict=row.strict,
+        weight=settings.weight,
+        limits=settings.limits,
+        mode=settings.mode,
+        on_store_loss=settings.on_store_loss,
+        max_overdraft=settings.max_overdraft,
+        strict=settings.strict,
         revision=row.revision,
+        time_zone=settings.time_zone,
+        reservation=settings.reservation,
+        budgets=settings.budgets,
+        costs=settings.costs,
+        grants=grants_of(row.grants),
     )
 
 
 def _organization(row: OrganizationRow, policy: QuotaPolicyRow) -> OrganizationRecord:
-    return OrganizationRecord(row.id, row.slug, State(row.state), _policy(policy))
+    return OrganizationRecord(row.id, row.slug, _state(row), _policy(policy))
 
 
 def _team(row: TeamRow, policy: QuotaPolicyRow, organization: OrganizationRecord) -> TeamRecord:
@@ -197,27 +230,36 @@ def _team(row: TeamRow, policy: QuotaPolicyRow, organization: OrganizationRecord
         id=row.id,
         slug=row.slug,
         organization=organization,
-        state=State(row.state),
+        state=_state(row),
         cache_salt=row.cache_salt,
         default_class=row.default_class,
         class_grants=frozenset({row.default_class, *row.class_grants}),
         policy=_policy(policy),
+        has_durable_usage=row.durable_usage,
     )
+
+
+def _state(row: OrganizationRow | TeamRow) -> State:
+    """A deleted one is refused like a suspended one; once it is purged, its entry stays until the process ends."""
+    return State(row.state) if row.deleted_at is None else State.SUSPENDED
 
 
 def _key(row: ApiKeyRow, policy: QuotaPolicyRow | None, team: TeamRecord | None) -> KeyRecord:
     return KeyRecord(
         key_id=row.id,
         public_id=row.public_id,
-        secrets=tuple(KeySecret(secret.hmac, secret.pepper_version, secret.not_after) for secret in row.secrets),
+        secrets=tuple(
+            KeySecret(secret.hmac, secret.pepper_version, secret.not_after, secret.created_at) for secret in row.secrets
+        ),
         team=team,
         scopes=frozenset(KeyScope(scope) for scope in row.scopes),
         model_grants=frozenset(row.model_grants),
         class_grants=frozenset(row.class_grants),
         ip_cidrs=tuple(ip_network(network) for network in row.ip_cidrs),
         expires_at=row.expires_at,
-        revoked_at=row.revoked_at,
+        revoked_at=row.revoked_at or row.deleted_at,
         policy=None if policy is None else _policy(policy),
+        aborts_inflight=row.aborts_inflight,
     )
 
 

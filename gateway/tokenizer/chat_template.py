@@ -29,7 +29,10 @@ class ChatMessage:
 
 
 class ChatTemplate:
-    """One compiled template. `literal_text` is all text that the template itself can write, joined by NUL."""
+    """One compiled template. `literal_text` is all text that the template itself can write, joined by NUL.
+
+    `is_slow` is for its user to set: it took too long over a short chat.
+    """
 
     def __init__(self, source: str, special_tokens: abc.Mapping[str, str]) -> None:
         """`special_tokens` are the names that templates use: `bos_token`, `eos_token`, `pad_token`, `unk_token`."""
@@ -37,6 +40,7 @@ class ChatTemplate:
         self._template: Template | None = None
         self._problem = "the model has no chat template: send text or token ids"
         self.literal_text = ""
+        self.is_slow = False
         if not source:
             return
         try:

@@ -6,6 +6,7 @@ because the library (Hugging Face `tokenizers`) releases the GIL in `encode_batc
 
 import asyncio
 import json
+import time
 from collections import abc
 from dataclasses import dataclass
 
@@ -21,6 +22,12 @@ from gateway.tokenizer.token_bytes import TokenBytes, build_token_bytes
 
 INLINE_CHARACTERS = 1_000
 """Up to here tokenizing takes a fraction of a millisecond, about what a thread costs."""
+
+INLINE_MESSAGES = 16
+"""What a template does may grow with the square of their number."""
+
+SLOW_TEMPLATE_NS = 5_000_000
+"""A template that takes longer over a chat so short is not ours to run on the event loop again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -94,8 +101,16 @@ class Tokenizer:
     async def encode_chat_async(
         self, messages: abc.Sequence[ChatMessage], *, add_generation_prompt: bool = True
     ) -> list[int]:
-        """`encode_chat` in a thread: what a template does with the messages takes as long as it takes."""
-        return await asyncio.to_thread(self.encode_chat, messages, add_generation_prompt=add_generation_prompt)
+        """`encode_chat` without holding up the event loop, unless it is the first time that a template is slow."""
+        num_characters = sum(len(message.content) for message in messages)
+        if num_characters > INLINE_CHARACTERS or len(messages) > INLINE_MESSAGES or self.template.is_slow:
+            return await asyncio.to_thread(self.encode_chat, messages, add_generation_prompt=add_generation_prompt)
+        began_ns = time.thread_time_ns()
+        try:
+            return self.encode_chat(messages, add_generation_prompt=add_generation_prompt)
+        finally:
+            if time.thread_time_ns() - began_ns > SLOW_TEMPLATE_NS:
+                self.template.is_slow = True
 
     def token_text(self, token_id: int) -> str:
         """The text of one token, U+FFFD for the part of a character; empty for an id beyond the vocabulary."""

@@ -2,21 +2,21 @@
 too long, comes first for that plan. Priority chooses between trees only; inside a tree nobody overtakes by age.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.core.policy import FlowView
 from engine.core.types import NANOS_PER_MS, Nanos, PriorityClass
+from policies.kept_share import KeptShare
 
 WINDOW = 16_384.0  # cost units that a class may be behind or ahead of its kept share
 
 
 @dataclass(slots=True)
 class Standing:
-    """A class with work. `lag` is what its kept share still owes it, in cost units; `denied_since` when it was last
-    served, or began to want something."""
+    """A class with work. `denied_since` is when it was last served, or began to want something."""
 
     definition: PriorityClass
-    lag: float = 0.0
+    kept: KeptShare = field(default_factory=lambda: KeptShare(WINDOW))
     denied_since: Nanos | None = None
 
 
@@ -43,16 +43,16 @@ class ClassOrder:
         self.learn(flow)
         for name in self._wanting:
             standing = self._by_name[name]
-            standing.lag = min(WINDOW, standing.lag + standing.definition.min_share * cost)
+            standing.kept.accrue(standing.definition, cost)
         served = self._by_name[flow.priority_class.name]
-        served.lag = max(-WINDOW, served.lag - cost)
+        served.kept.spend(cost)
         served.denied_since = now
 
     def order(self, backlogged: dict[str, bool], now: Nanos) -> tuple[str, ...]:
         """The classes in `backlogged`, each with whether it is, in the order in which they are served."""
         if self._wanting != backlogged.keys():
             for name in self._wanting.difference(backlogged):
-                self._by_name[name].lag = min(0.0, self._by_name[name].lag)  # idling earns no credit
+                self._by_name[name].kept.forget_credit()
             self._wanting = frozenset(backlogged)
         promoted = set()
         for name, is_backlogged in backlogged.items():
@@ -60,8 +60,7 @@ class ClassOrder:
             if not is_backlogged or standing.denied_since is None:
                 standing.denied_since = now
             is_old = self._ageing_ns > 0 and now - standing.denied_since >= self._ageing_ns
-            is_short = standing.definition.min_share > 0 and standing.lag > 0
-            if is_backlogged and (is_old or is_short):
+            if is_backlogged and (is_old or standing.kept.is_short(standing.definition)):
                 promoted.add(name)
         self._promoted = frozenset(promoted)
 

@@ -122,11 +122,9 @@ def share_of(leaf: Node) -> float:
     return share
 
 
-def may_take_row(giver: Node, taker: Node, num_rows: int) -> bool:
+def may_take_row(giver: FlowView, taker: FlowView, giver_share: float, taker_share: float, num_rows: int) -> bool:
     """Rule R4 for rows, which cost nothing to take: below its share of them, and from those above theirs."""
-    assert giver.flow is not None
-    assert taker.flow is not None
-    return taker.flow.num_rows + 1 <= share_of(taker) * num_rows and giver.flow.num_rows > share_of(giver) * num_rows
+    return taker.num_rows + 1 <= taker_share * num_rows and giver.num_rows > giver_share * num_rows
 
 
 def may_enter(

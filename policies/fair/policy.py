@@ -9,16 +9,7 @@ from collections import abc
 from dataclasses import replace
 
 from engine.core.costs import OUTPUT_COST, PREFILL_COST
-from engine.core.policy import (
-    Concession,
-    Demand,
-    FlowView,
-    LeaveReason,
-    PlanStart,
-    SequenceView,
-    Service,
-    Terms,
-)
+from engine.core.policy import Concession, Demand, FlowView, LeaveReason, PlanStart, SequenceView, Service, Terms
 from engine.core.types import Nanos, SequenceStatus
 from policies import snapshots
 from policies.fair import state
@@ -134,9 +125,10 @@ class Fair:
         name = flow.priority_class.name
         tree = self._trees.get(name) or self._tree(flow)
         leaf = tree.leaves.get(flow) or tree.leaf(flow)
-        ranks = [rank for node, _, _ in reversed(leaf.chain) for rank in tree.rank(node)]
-        yields = 1.0 if flow in tree.yielding else 0.0
-        return (self._place(name), yields, *ranks, *leaf.queue.key(seq))
+        key: tuple[float, ...] = (self._place(name), 1.0 if flow in tree.yielding else 0.0)
+        for node, _, _ in reversed(leaf.chain):
+            key += tree.rank(node)
+        return key + leaf.queue.key(seq)
 
     def concede(self, victim: SequenceView, claimant: SequenceView) -> Concession:
         giving, taking = victim.flow, claimant.flow
@@ -153,10 +145,10 @@ class Fair:
         if not is_as_far_ahead(giver, taker):
             return Concession.NOTHING
         assert self._start is not None
-        config = self._start.config
-        if may_enter(victim, claimant, share_of(giver), share_of(taker), config):
+        config, giver_share, taker_share = self._start.config, share_of(giver), share_of(taker)
+        if may_enter(victim, claimant, giver_share, taker_share, config):
             return Concession.SWAP
-        takes_row = may_take_row(giver, taker, config.max_num_seqs)
+        takes_row = may_take_row(giving, taking, giver_share, taker_share, config.max_num_seqs)
         return Concession.ROW if takes_row else Concession.NOTHING
 
     def charge(self, service: Service) -> None:

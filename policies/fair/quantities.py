@@ -33,8 +33,10 @@ class Quantities:
 
     def cost(self, num_prefill_tokens: int, num_output_tokens: int, num_keys: int = 0) -> float:
         """Of tokens computed for the first time, with the keys that they attended to, and of tokens emitted."""
-        cost = self.prefill_cost * num_prefill_tokens + self.output_cost * num_output_tokens
-        return cost + self.key_cost * num_keys
+        cost = self.output_cost * num_output_tokens
+        if not num_prefill_tokens:
+            return cost
+        return self.prefill_cost * num_prefill_tokens + cost + self.key_cost * num_keys
 
     def step_bound(self, node: Node) -> float:
         """δ of a node: what one step can add to its counter."""

@@ -12,9 +12,9 @@ Source: highest response ratio next (Brinch Hansen 1971), ageing counted in toke
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from engine.core.arrival_order import has_run
 from engine.core.policy import SequenceView
 from engine.core.ranking import Ranking
-from policies.waiting import has_run
 
 LATEST_SHARE = 0.1  # of the newest output in the mean: the last ten or so count
 OLDEST_EVERY = 4  # admissions

@@ -19,7 +19,15 @@ from gateway.auth import Authenticator, LastUsed
 from gateway.bootstrap import bootstrap
 from gateway.errors import FieldViolation, InvalidFieldError, NoEngineError
 from gateway.interceptors import RpcInterceptor
-from gateway.status import EngineReport, EngineStats, PolicyChoice, PolicyNames, Prices, SystemReport, TenantStats
+from gateway.status import (
+    EngineReport,
+    EngineStats,
+    LedgerReport,
+    PolicyChoice,
+    Prices,
+    SystemReport,
+    TenantStats,
+)
 from gateway.store.cache import TenancyCache
 from gateway.store.db import Database
 
@@ -108,7 +116,16 @@ async def serve_admin(database: Database, database_url: str, data_dir: Path) -> 
     authenticator = Authenticator(cache, pepper, LastUsed(database))
     server = grpc.aio.server(interceptors=[RpcInterceptor(authenticator, trace.NoOpTracer())])
     engines = RecordingEngine("unix:/e.sock"), RecordingEngine("unix:/gone.sock")
-    servicer = AdminServicer(database, cache, pepper, status=status, abort_key=abort_key, engines=engines)
+    servicer = AdminServicer(
+        database,
+        cache,
+        pepper,
+        status=status,
+        abort_key=abort_key,
+        engines=engines,
+        select=lambda _: [],
+        cancel=lambda _: [],
+    )
     add_AdminServiceServicer_to_server(servicer, server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
@@ -138,6 +155,7 @@ def system_report(cache: TenancyCache) -> SystemReport:
         engines=engines,
         num_live_requests=11,
         metrics_address="127.0.0.1:9100",
+        ledger=LedgerReport(5, 1024, 1.5, num_duplicates=0, num_dropped=2, num_damaged_bytes=99),
     )
 
 
@@ -196,6 +214,8 @@ def engine_stats(tenants: tuple[TenantStats, ...] = (), **figures) -> EngineStat
         "mean_step_ms": 41.5,
         "prices": Prices(100_000.0, 50_000.0, 0.0, 1e6, 250_000.0, 0.0, 1e6, 0.0, 0.0, are_measured=True),
         "is_draining": False,
+        "num_unacknowledged_usage": 6,
+        "num_dropped_usage": 3,
     }
     return EngineStats(tenants=tenants, **(some | figures))
 
@@ -208,10 +228,10 @@ class RecordingEngine:
         self.told: list[tuple[PolicyChoice, bool]] = []
         self.is_away = False
 
-    async def set_policies(self, choice: PolicyChoice, *, validate_only: bool) -> PolicyNames:
+    async def set_policies(self, choice: PolicyChoice, *, validate_only: bool) -> PolicyChoice:
         if choice.scheduling_policy == "bad":
             raise InvalidFieldError(FieldViolation("scheduling_policy", "cannot be taken"))
         if self.is_away and not validate_only:
             raise NoEngineError
         self.told.append((choice, validate_only))
-        return PolicyNames("fair", "over_served")
+        return PolicyChoice("fair", {"mode": "strict"}, "over_served")

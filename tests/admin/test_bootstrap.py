@@ -1,19 +1,24 @@
 """The first start and the next ones: what is made, kept, made again, and refused."""
 
 import stat
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from gateway import api_key
 from gateway.bootstrap import bootstrap
 from gateway.errors import SettingsError
+from gateway.pepper import Peppers
 from gateway.private_files import PrivateFileError
 from gateway.settings import load_settings, read_pepper
 from gateway.store.changes import Change
 from gateway.store.db import Database
-from gateway.store.keys import get_key, revoke_key
-from gateway.store.records import ResourcePath
+from gateway.store.enums import KeyScope
+from gateway.store.key_ends import Rotation, revoke_key, rotate_key
+from gateway.store.keys import create_key, get_key
+from gateway.store.records import ApiKeySettings, KeySecret, ResourcePath
 from tests.cli.command_line import CommandLine
 
 
@@ -68,6 +73,38 @@ async def test_revoked_key_is_replaced(database: Database, database_url: str, tm
 
     assert again.has_new_admin_key
     assert (await get_key(database, ResourcePath(None, None, public_id))).revoked_at is not None
+
+
+async def test_secret_whose_grace_time_is_over_is_replaced(database: Database, database_url: str, tmp_path: Path):
+    installation = await bootstrap(tmp_path, database_url)
+    public_id = api_key.parse(installation.admin_key_file.read_text().strip()).public_id
+    rotation = Rotation(KeySecret(bytes(32), 1), timedelta(hours=1))
+    await rotate_key(database, Change("test"), ResourcePath(None, None, public_id), rotation)
+    assert not (await bootstrap(tmp_path, database_url)).has_new_admin_key
+
+    async with database.session() as session:
+        await session.execute(text("UPDATE api_key_secret SET not_after = now() WHERE not_after IS NOT NULL"))
+
+    assert (await bootstrap(tmp_path, database_url)).has_new_admin_key
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ApiKeySettings(scopes=(KeyScope.ADMIN,), expires_at=datetime(2026, 1, 1, tzinfo=UTC)),
+        ApiKeySettings(scopes=(KeyScope.ADMIN_READ,)),
+    ],
+)
+async def test_key_that_cannot_administrate_is_replaced(
+    database: Database, database_url: str, tmp_path: Path, settings: ApiKeySettings
+):
+    installation = await bootstrap(tmp_path, database_url)
+    peppers, key = Peppers.parse((tmp_path / "pepper").read_bytes()), api_key.generate()
+    secret = KeySecret(peppers.digest(key.secret), peppers.version)
+    await create_key(database, Change("test"), ResourcePath(None, None, key.public_id), settings, secret)
+    installation.admin_key_file.write_text(key.text)
+
+    assert (await bootstrap(tmp_path, database_url)).has_new_admin_key
 
 
 async def test_lost_pepper_is_not_replaced_while_keys_depend_on_it(database_url: str, tmp_path: Path):

@@ -24,6 +24,16 @@ async def recorded_switches(service: AdminService) -> list[AuditEventRow]:
         return list(await session.scalars(events))
 
 
+def policies(scheduling: str, options: dict, preemption: str = "over_served", preemption_options=None) -> dict:
+    """What the record says of one engine."""
+    return {
+        "scheduling_policy": scheduling,
+        "scheduling_options": options,
+        "preemption_policy": preemption,
+        "preemption_options": preemption_options or {},
+    }
+
+
 def switched(service: AdminService) -> list[list[str]]:
     """Per engine, the scheduling policies that it took."""
     return [
@@ -43,6 +53,8 @@ async def test_every_engine_takes_the_policies_with_their_options(service: Admin
     assert [one.engine for one in answer.switches] == ["unix:/e.sock", "unix:/gone.sock"]
     assert answer.switches[0].previous_scheduling_policy == "fair"
     assert answer.switches[0].previous_preemption_policy == "over_served"
+    assert dict(answer.switches[0].previous_scheduling_options) == {"mode": "strict"}
+    assert dict(answer.switches[0].previous_preemption_options) == {}
     choice = PolicyChoice("vtc", {"slack": "1"}, "latest_arrival", {"x": "2"})
     assert all(engine.told[-1] == (choice, False) for engine in service.engines)
 
@@ -52,11 +64,19 @@ async def test_switch_is_in_the_audit_chain_with_what_was_before(service: AdminS
 
     (event,) = await recorded_switches(service)
     assert event.resource == "engines/unix:/e.sock"
-    assert event.before == {"unix:/e.sock": {"scheduling": "fair", "preemption": "over_served"}}
-    assert event.after["engines"] == ["unix:/e.sock"]
-    assert (event.after["scheduling_policy"], event.after["scheduling_options"]) == ("vtc", {"slack": "1"})
+    before = policies("fair", {"mode": "strict"})
+    assert event.before == {"unix:/e.sock": before}
+    assert event.after == {"unix:/e.sock": policies("vtc", {"slack": "1"})}
     assert isinstance(await verify_chain(service.database), ChainIntact)
     assert switched(service) == [["vtc"], []]
+
+
+async def test_policy_that_stays_is_on_record_with_its_options(service: AdminService):
+    await switch(service, "", preemption_policy="latest_arrival", preemption_options={"x": "2"})
+
+    (event,) = await recorded_switches(service)
+    now = policies("fair", {"mode": "strict"}, "latest_arrival", {"x": "2"})
+    assert event.after == {"unix:/e.sock": now, "unix:/gone.sock": now}
 
 
 async def test_validate_only_asks_and_changes_nothing(service: AdminService):
@@ -83,7 +103,7 @@ async def test_engine_that_goes_away_is_told_of_and_the_others_are_on_record(ser
 
     assert (refused.code, refused.reason) == ("UNAVAILABLE", "NO_ENGINE")
     (event,) = await recorded_switches(service)
-    assert event.after["engines"] == ["unix:/e.sock"]
+    assert (list(event.before), list(event.after)) == (["unix:/e.sock"], ["unix:/e.sock"])
 
 
 async def test_nothing_is_on_record_where_no_engine_switched(service: AdminService):

@@ -90,7 +90,7 @@ async def test_weight_of_zero_is_refused_where_the_mask_names_it(tenant: AdminSe
 async def test_bad_limit_is_refused_by_its_path(tenant: AdminService):
     for limit, path in (
         ({"limit": 5}, "limits[0].dimension"),
-        ({"dimension": pb.QUOTA_DIMENSION_COST_UNITS, "limit": 5}, "limits[0].dimension"),
+        ({"dimension": 99, "limit": 5}, "limits[0].dimension"),
         ({"dimension": REQUESTS}, "limits[0].limit"),
         ({"dimension": REQUESTS, "limit": -1}, "limits[0].limit"),
         ({"dimension": REQUESTS, "limit": 10**15 + 1}, "limits[0].limit"),
@@ -116,15 +116,70 @@ async def test_two_limits_of_one_dimension_are_refused(tenant: AdminService):
     assert refused.fields == ("quota_policy.limits[1]",)
 
 
-async def test_setting_that_nothing_acts_on_is_refused(tenant: AdminService):
-    for field, value in (
-        ("mode", pb.QUOTA_MODE_SHADOW),
-        ("mode", pb.QUOTA_MODE_BORROW),
-        ("strict", True),
-        ("max_overdraft", 5),
-    ):
+async def test_modes_and_the_ways_of_several_gateways_can_be_chosen(tenant: AdminService):
+    updated = await update(tenant, mode=pb.QUOTA_MODE_BORROW, strict=True, max_overdraft=500)
+    back = await update(tenant, paths=("mode", "strict", "max_overdraft"))
+
+    assert (updated.mode, updated.strict, updated.max_overdraft) == (pb.QUOTA_MODE_BORROW, True, 500)
+    assert (back.mode, back.strict, back.max_overdraft) == (pb.QUOTA_MODE_ENFORCE, False, 0)
+
+
+async def test_setting_that_there_is_not_is_refused(tenant: AdminService):
+    for field, value in (("mode", 9), ("reservation", 9), ("max_overdraft", -1), ("time_zone", "Moon/Base")):
         refused = await tenant.refused(tenant.stub.UpdateQuotaPolicy, update_request(**{field: value}))
         assert refused == Refused("INVALID_ARGUMENT", "INVALID_FIELD", (f"quota_policy.{field}",)), value
+
+
+async def test_budgets_prices_and_the_way_of_reserving_come_back(tenant: AdminService):
+    budgets = [pb.QuotaBudget(window=pb.BUDGET_WINDOW_MONTH, limit=9000, model="small")]
+    weights = [pb.CostWeights(model="small", input_token=10, cached_input_token=1, output_token=40)]
+    updated = await update(
+        tenant,
+        budgets=budgets,
+        cost_weights=weights,
+        time_zone="Europe/Berlin",
+        reservation=pb.RESERVATION_MODE_EXPECTED,
+    )
+    back = await update(tenant, paths=("budgets", "cost_weights", "time_zone", "reservation"))
+
+    assert (list(updated.budgets), list(updated.cost_weights)) == (budgets, weights)
+    assert (updated.time_zone, updated.reservation) == ("Europe/Berlin", pb.RESERVATION_MODE_EXPECTED)
+    assert (len(back.budgets), len(back.cost_weights)) == (0, 0)
+    assert (back.time_zone, back.reservation) == ("UTC", pb.RESERVATION_MODE_UNSPECIFIED)
+
+
+async def test_bad_budget_is_refused_by_its_path(tenant: AdminService):
+    for budget, path in (
+        ({"limit": 5}, "budgets[0].window"),
+        ({"window": pb.BUDGET_WINDOW_DAY}, "budgets[0].limit"),
+        ({"window": pb.BUDGET_WINDOW_DAY, "limit": 10**15 + 1}, "budgets[0].limit"),
+        ({"window": pb.BUDGET_WINDOW_DAY, "limit": 5, "model": "a\nb"}, "budgets[0].model"),
+    ):
+        request = update_request(budgets=[pb.QuotaBudget(**budget)])
+        refused = await tenant.refused(tenant.stub.UpdateQuotaPolicy, request)
+        assert refused == Refused("INVALID_ARGUMENT", "INVALID_FIELD", (f"quota_policy.{path}",)), budget
+
+
+async def test_bad_price_is_refused_by_its_path(tenant: AdminService):
+    for price, path in (
+        ({"input_token": -1}, "cost_weights[0].input_token"),
+        ({"output_token": 10**9 + 1}, "cost_weights[0].output_token"),
+        ({"input_token": 1, "cached_input_token": 2}, "cost_weights[0].cached_input_token"),
+        ({"model": "x" * 201}, "cost_weights[0].model"),
+    ):
+        request = update_request(cost_weights=[pb.CostWeights(**price)])
+        refused = await tenant.refused(tenant.stub.UpdateQuotaPolicy, request)
+        assert refused == Refused("INVALID_ARGUMENT", "INVALID_FIELD", (f"quota_policy.{path}",)), price
+
+
+async def test_two_budgets_or_prices_of_one_thing_are_refused(tenant: AdminService):
+    budget, price = pb.QuotaBudget(window=pb.BUDGET_WINDOW_DAY, limit=5), pb.CostWeights(output_token=2)
+    for fields, path in (
+        ({"budgets": [budget, budget]}, "budgets[1]"),
+        ({"cost_weights": [price, price]}, "cost_weights[1]"),
+    ):
+        refused = await tenant.refused(tenant.stub.UpdateQuotaPolicy, update_request(**fields))
+        assert refused.fields == (f"quota_policy.{path}",)
 
 
 async def test_what_becomes_of_requests_without_a_store_can_be_chosen(tenant: AdminService):

@@ -25,6 +25,7 @@ async def test_figures_of_the_gateway_and_the_store_are_told(service: AdminServi
     assert status.version == version("evenflow")
     assert status.uptime.ToMilliseconds() == 90_500
     assert status.schema_revision == head_revision()
+    assert (status.ledger.waiting_events, status.ledger.oldest.ToMilliseconds()) == (5, 1500)
     assert (status.store_reachable, status.policy_revision, status.live_requests) == (True, 7, 11)
 
 
@@ -40,3 +41,10 @@ async def test_what_preemption_costs_and_did_is_told_by_engine_and_tenant(servic
     assert (tenant.share, tenant.weight_share, tenant.lead) == (0.25, 0.5, 31.0)
     assert (tenant.num_pauses, tenant.num_swaps_out, tenant.num_swaps_in, tenant.borrowed_tokens) == (6, 4, 3, 17)
     assert (tenant.copied_bytes, tenant.wait.ToMilliseconds()) == (4096, 1500)
+
+
+async def test_usage_that_was_lost_is_told_by_gateway_and_engine(service: AdminService):
+    status = await service.call(service.stub.GetSystemStatus, pb.GetSystemStatusRequest())
+
+    assert (status.ledger.dropped_events, status.ledger.damaged_bytes) == (2, 99)
+    assert (status.engines[0].unacknowledged_usage, status.engines[0].dropped_usage) == (6, 3)

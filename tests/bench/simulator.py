@@ -21,6 +21,8 @@ from collections import abc
 from dataclasses import replace
 from pathlib import Path
 
+from rich.console import Console
+
 from engine.core.config import SchedulerConfig
 from engine.decision_log import PolicyChoice
 from engine.sim.capacity import capacity
@@ -139,7 +141,7 @@ def measure_live(report: Report, num_requests: int | None) -> None:
     """Each traffic both ways. An error counts as it is; what is allowed for a noisy machine stands beside it."""
     from engine.commands.profiling.profile import profile_line
     from engine.commands.simulation.live import LiveEngine, LiveSize
-    from engine.commands.simulation.validation import Plan, compare, order_of
+    from engine.commands.simulation.validation import Plan, compare, comparison_table, order_of
 
     live = LiveEngine(LiveSize(None, 16, 256, 512, 512).load())
     policies = (parse_policy("fair"), parse_policy("fcfs"))
@@ -153,6 +155,7 @@ def measure_live(report: Report, num_requests: int | None) -> None:
         trace = reshape(trace, Shape(max_requests=num_requests)) if num_requests else trace
         plan = Plan(policies, PolicyChoice("over_served", {}), str(line), LIVE_LOADS[name], num_repeats=2)
         compared = compare(live, trace, plan)
+        Console().print(name, comparison_table(compared))
         num_equal += order_of(compared, "TTFT p99", live=True) == order_of(compared, "TTFT p99", live=False)
         for each in compared:
             report.add(step_over_line=each.step_over_line)

@@ -13,7 +13,7 @@ from tests.cli.command_line import CommandLine
 @pytest.fixture
 def command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """`evenflow` in this process, with a data directory of the test's own and no setting from outside."""
-    for name in ("API_KEY", "ADMIN_KEY", "ADDRESS", "MODEL"):
+    for name in ("API_KEY", "ADMIN_KEY", "ADDRESS", "MODEL", "CA_CERT", "CLIENT_CERT", "CLIENT_KEY"):
         monkeypatch.delenv(f"EVENFLOW_{name}", raising=False)
     monkeypatch.setenv("EVENFLOW_DATA_DIR", str(tmp_path / "data"))
     return CommandLine()

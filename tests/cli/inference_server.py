@@ -12,20 +12,23 @@ from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from evenflow.inference.v1 import generation_pb2 as pb
+from evenflow.inference.v1 import model_pb2
 from evenflow.inference.v1.generation_pb2_grpc import (
     GenerationServiceServicer,
     add_GenerationServiceServicer_to_server,
 )
+from evenflow.inference.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
 
 
 @dataclass
-class InferenceServer(GenerationServiceServicer):
+class InferenceServer(GenerationServiceServicer, ModelServiceServicer):
     """Answers with `pieces`, preempted after each, then ends; or goes on for ever; or refuses with reason and wait."""
 
     pieces: abc.Sequence[str] = ("Hello", ", you")
     token_ids: abc.Sequence[abc.Sequence[int]] = ((1,), (2,))
     is_endless: bool = False
     refusal: tuple[grpc.StatusCode, str, float] | None = None
+    models: abc.Sequence[str] = ()
     address: str = ""
     specs: list[pb.GenerationSpec] = field(default_factory=list)
     credentials: list[str] = field(default_factory=list)
@@ -51,6 +54,9 @@ class InferenceServer(GenerationServiceServicer):
         finish = pb.Finish(finish_reason=pb.FINISH_REASON_STOP, usage=pb.Usage(output_tokens=len(self.pieces)))
         yield pb.StreamGenerateResponse(finish=finish)
 
+    async def ListModels(self, request, context):  # noqa: N802 - the protocol's name
+        return model_pb2.ListModelsResponse(models=[model_pb2.Model(name=name) for name in self.models])
+
 
 async def refuse(context, code: grpc.StatusCode, reason: str, wait_s: float) -> None:
     details = []
@@ -69,6 +75,7 @@ async def refuse(context, code: grpc.StatusCode, reason: str, wait_s: float) -> 
 async def serve_inference(servicer: InferenceServer) -> abc.AsyncIterator[InferenceServer]:
     server = grpc.aio.server()
     add_GenerationServiceServicer_to_server(servicer, server)
+    add_ModelServiceServicer_to_server(servicer, server)
     servicer.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     try:

@@ -75,6 +75,27 @@ async def test_refusal_tells_the_reason_and_the_wait(server: InferenceServer, co
     assert ran.stderr == "error: RATE_LIMITED: no more for now (try again in 12.5 s)\n"
 
 
+async def test_refused_key_is_told_with_where_it_is_from_and_how_to_make_another(
+    server: InferenceServer, command_line: CommandLine
+):
+    server.refusal = (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_INVALID", 0)
+
+    ran = await command_line("chat", "Hi")
+
+    assert "the key is from the variable EVENFLOW_API_KEY; make another one: evenflow keys create" in ran.stderr
+    assert "--save" in ran.stderr
+
+
+async def test_unknown_model_is_told_with_those_that_are_served(server: InferenceServer, command_line: CommandLine):
+    server.refusal = (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND", 0)
+    server.models = ("small", "large")
+
+    ran = await command_line("chat", "Hi", "--model", "nosuch")
+
+    assert ran.exit_code == 1
+    assert "served are: small, large" in ran.stderr
+
+
 async def test_part_that_is_away_is_refused_not_unreachable(server: InferenceServer, command_line: CommandLine):
     server.refusal = (grpc.StatusCode.UNAVAILABLE, "NO_ENGINE", 1.0)
 

@@ -72,6 +72,7 @@ async def test_refused_settings_are_fatal_and_show_the_childs_words(log_path: Pa
         await running.ready()
 
     assert caught.value.fatal
+    assert caught.value.refuses_settings
     assert caught.value.tail == ("--port: must be a number",)
 
 

@@ -81,8 +81,8 @@ async def test_key_is_revoked_by_its_public_id_or_its_text(command_line: Command
     by_id, by_text = await make_key(command_line), await make_key(command_line)
     public_id = api_key.parse(by_id["secret"]).public_id
 
-    first = (await command_line("keys", "revoke", public_id, "--reason", "leaked", "-o", "json")).json()
-    second = (await command_line("keys", "revoke", by_text["secret"], "--abort-inflight", "-o", "json")).json()
+    first = (await command_line("keys", "revoke", public_id, "--yes", "--reason", "leaked", "-o", "json")).json()
+    second = (await command_line("keys", "revoke", by_text["secret"], "--abort-inflight", "--yes", "-o", "json")).json()
 
     assert first["revoke_reason"] == "leaked"
     assert second["revoke_time"]
@@ -102,15 +102,16 @@ async def test_platform_key_is_listed_apart_and_revoked_by_its_public_id(
     listed = (await command_line("keys", "list", "--platform", "-o", "json")).json()
     of_teams = (await command_line("keys", "list", "-o", "json")).json()
     table = await command_line("keys", "list", "--platform")
-    revoked = (await command_line("keys", "revoke", own_id, "--reason", "lost", "-o", "json")).json()
-    last = await command_line("keys", "revoke", listed[1]["name"])
+    revoked = (await command_line("keys", "revoke", own_id, "--yes", "--reason", "lost", "-o", "json")).json()
+    last = await command_line("keys", "revoke", listed[1]["name"], "--yes")
 
     assert [key["name"] for key in listed] == [f"apiKeys/{own_id}", listed[1]["name"]]
     assert len(of_teams) == 1
     assert "(platform)" in table.stdout
     assert (revoked["name"], revoked["revoke_reason"]) == (f"apiKeys/{own_id}", "lost")
     assert last.exit_code != 0
-    assert "last platform key" in last.stderr
+    assert "last key of an administrator" in last.stderr
+    assert "evenflow keys create --platform" in last.stderr
 
 
 async def test_platform_keys_belong_to_no_team(command_line: CommandLine):
@@ -168,7 +169,7 @@ async def test_policies_of_every_depth_are_listed(command_line: CommandLine):
     shown = (await command_line("quota-policies", "show", node, "-o", "json")).json()
 
     assert len(listed) == 3
-    assert [policy["name"] for policy in of_org] == ["organizations/acme/quotaPolicies/default"]
+    assert of_org == listed  # the organization's own, and those of everything below
     assert shown == listed[-1]
 
 
@@ -184,6 +185,9 @@ async def test_system_is_shown_with_its_tenants(command_line: CommandLine):
         assert text in table.stdout
     for text in ("25.0%", "50.0%", "http://127.0.0.1:9100/metrics"):
         assert text in table.stdout
+    for text in ("5 events wait for the store, the oldest for 1.5 s", "LOST: 2 events, 99 bytes of the spool"):
+        assert text in table.stdout
+    assert "USAGE LOST of 3 requests that no gateway has acknowledged, 6 are kept" in table.stdout
     assert data["engines"][0]["tenants"][0]["running"] == 1
 
 

@@ -10,8 +10,9 @@ import pytest
 from gateway.cli.data_dir import DataDir
 from gateway.cli.errors import CliError, UsageError
 from gateway.cli.stack import Stack, StackSettings, engine_environment, listen_address, loading_percent
-from gateway.cli.up import metrics_flags
+from gateway.cli.up_settings import GatewayOptions, check_engine
 from gateway.errors import SettingsError
+from tests.cli.command_line import CommandLine
 
 
 def settings(listen: str) -> StackSettings:
@@ -49,12 +50,59 @@ def test_taken_port_is_refused_by_its_address():
 
 
 def test_metrics_are_on_loopback_or_off():
-    assert metrics_flags(None) == ()
-    assert metrics_flags("off") == ("--metrics-listen", "off")
-    assert metrics_flags("[::1]:9464") == ("--metrics-listen", "[::1]:9464")
+    assert GatewayOptions(None).flags() == ()
+    assert GatewayOptions("off").flags() == ("--metrics-listen", "off")
+    assert GatewayOptions("[::1]:9464").flags() == ("--metrics-listen", "[::1]:9464")
     for text in ("0.0.0.0:9464", "9464", "on"):
         with pytest.raises(UsageError, match="--metrics-listen"):
-            metrics_flags(text)
+            GatewayOptions(text).flags()
+
+
+def test_tls_of_up_is_judged_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    certificate, key, authority = (tmp_path / name for name in ("tls.pem", "tls.key", "ca.pem"))
+    both = GatewayOptions(tls_cert=certificate, tls_key=key)
+    with pytest.raises(SettingsError, match="tls_cert: needs --tls-cert and --tls-key"):
+        GatewayOptions(tls_cert=certificate).flags()
+    with pytest.raises(UsageError, match=f"cannot read {certificate}"):
+        both.flags()
+    for path in (certificate, key, authority):
+        path.touch()
+    monkeypatch.delenv("EVENFLOW_CA_CERT", raising=False)
+    with pytest.raises(UsageError, match="whom they trust"):
+        both.flags()
+
+    monkeypatch.setenv("EVENFLOW_CA_CERT", str(authority))
+
+    assert both.flags() == ("--tls-cert", str(certificate), "--tls-key", str(key))
+    with pytest.raises(UsageError, match="need a certificate, too"):
+        GatewayOptions(tls_cert=certificate, tls_key=key, client_ca=authority).flags()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "problem"),
+    [
+        (("--max-num-sqs", "4"), {}, "No such option: --max-num-sqs"),
+        ((), {"EVENFLOW_ENGINE_MAX_NUM_SQS": "4"}, "EVENFLOW_ENGINE_MAX_NUM_SQS is no setting of the engine"),
+        (("--scheduling-policy", "fiar"), {}, "scheduling_policy cannot be loaded"),
+        (("--model", "/nope"), {}, "model is /nope, and there is no such file or folder"),
+    ],
+)
+def test_up_refuses_what_the_engine_would_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments, variables, problem: str
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    ran = CommandLine().run("up", "--data-dir", str(tmp_path / "data"), *arguments)
+
+    assert ran.exit_code == 2
+    assert ran.stderr.startswith(f"error: {problem}"), ran.stderr
+    assert "Usage" not in ran.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_settings_that_the_engine_takes_are_no_error():
+    check_engine(("--max-num-seqs", "4", "--scheduling-policy", "fcfs"), {**os.environ})
 
 
 @pytest.mark.parametrize("text", ["50051", ":50051", "host:", "host:http", "host:65536", ""])

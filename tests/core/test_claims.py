@@ -333,7 +333,7 @@ def test_what_is_computed_again_emits_a_new_token_before_it_may_be_seized_again(
 
 def test_what_a_swapped_sequence_of_a_better_class_has_kept_does_not_stop_those_before_it():
     driver = Driver(make_scheduler("fcfs", num_device_blocks=16, growth_reserve_tokens=0, num_host_blocks=8))
-    preemptions = driver.scheduler._planner._memory.preemptions
+    preemptions = driver.scheduler.planner._memory.preemptions
     driver.add(make_request("first", tenant="a", prompt=44, max_output_tokens=8))
     driver.step()
     driver.step()

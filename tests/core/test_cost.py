@@ -114,3 +114,19 @@ def test_many_new_weights_look_at_each_flow_once():
         return count_calls(lambda: scheduler.update_nodes(updates, NOW))
 
     assert calls(800) <= 9 * calls(100)
+
+
+def test_a_tenant_that_decodes_costs_fair_a_few_calls_a_step():
+    def calls(num_tenants: int) -> int:
+        scheduler = make_scheduler(
+            "fair", max_num_seqs=128, max_num_batched_tokens=4096, block_size=1024, num_device_blocks=256
+        )
+        for number in range(num_tenants):
+            scheduler.add(make_request(tenant=f"t{number}", prompt=4, max_output_tokens=400), NOW)
+        while len(scheduler.lifecycle.running) < num_tenants:
+            scheduler.commit(RUNNER.execute(scheduler.plan(NOW)), NOW)
+        for _ in range(3):
+            scheduler.commit(RUNNER.execute(scheduler.plan(NOW)), NOW)
+        return calls_of_one_step(scheduler)
+
+    assert calls(120) - calls(20) <= 100 * 24

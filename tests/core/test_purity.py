@@ -7,7 +7,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PURE = {"bisect", "collections", "contextlib", "dataclasses", "enum", "heapq", "itertools", "json", "math", "typing"}
+PURE = {
+    "bisect",
+    "collections",
+    "contextlib",
+    "dataclasses",
+    "enum",
+    "heapq",
+    "itertools",
+    "json",
+    "math",
+    "operator",
+    "typing",
+}
+PURE |= {"io", "pickle"}  # in memory, to ask a copy of a policy
 FILES = [*(ROOT / "engine/core").rglob("*.py"), *(ROOT / "policies").rglob("*.py")]
 
 

@@ -183,7 +183,7 @@ class TestLink:
     def test_a_head_that_needs_the_link_waits_for_it(self):
         driver = holding(output=16, link_share=0.25)
         driver.scheduler.calibrate(Prices(copy_out_block_ns=1.0 * MS), driver.now)
-        driver.scheduler._planner._memory.preemptions.note_copy(CopyDirection.OUT, 2, driver.now)
+        driver.scheduler.planner._memory.preemptions.note_copy(CopyDirection.OUT, 2, driver.now)
         for _ in range(8):
             assert driver.chunks()[0][0] == "a"
 

@@ -40,7 +40,7 @@ def test_missing_model_is_named(installation: Installation, tmp_path: Path):
 
     ran = installation.run("up", "--listen", "127.0.0.1:0", "--model", str(model))
 
-    assert ran.returncode == 1
+    assert ran.returncode == 2
     assert str(model) in ran.stderr
     assert set(psutil.Process().children(recursive=True)) <= set(others)
 
@@ -48,7 +48,7 @@ def test_missing_model_is_named(installation: Installation, tmp_path: Path):
 def test_unknown_engine_option_is_named(installation: Installation):
     ran = installation.run("up", "--listen", "127.0.0.1:0", "--warp-speed", "9")
 
-    assert ran.returncode == 1
+    assert ran.returncode == 2
     assert "--warp-speed" in ran.stderr
 
 

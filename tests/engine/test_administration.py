@@ -50,6 +50,16 @@ async def test_options_in_force_are_those_of_the_policy_that_they_came_with(stub
     assert dict((await stub.GetStats(pb.GetStatsRequest())).scheduling_options) == {}
 
 
+async def test_answer_to_a_switch_has_the_options_of_what_was_before(stub):
+    await stub.SetSchedulingPolicy(switch("vtc", options={"output_cost": "3"}))
+
+    response = await stub.SetSchedulingPolicy(switch("fcfs"))
+    again = await stub.SetSchedulingPolicy(switch("vtc"))
+
+    assert (response.previous_name, dict(response.previous_options)) == ("vtc", {"output_cost": "3"})
+    assert (again.previous_name, dict(again.previous_options)) == ("fcfs", {})
+
+
 async def test_switch_that_is_only_tried_changes_nothing(stub):
     before = await stub.GetStats(pb.GetStatsRequest())
 

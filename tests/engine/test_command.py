@@ -90,9 +90,27 @@ def test_port_in_use_is_named_before_the_model_is_loaded():
     assert result.stderr == f"evenflow engine: cannot listen on {address}: Address already in use\n"
 
 
+def test_settings_are_judged_without_serving(tmp_path):
+    good = run("--listen", f"unix:{tmp_path}/e", "--check")
+    bad = run("--listen", f"unix:{tmp_path}/e", "--check", "--model", f"{tmp_path}/none")
+
+    assert (good.returncode, good.stderr) == (0, "")
+    assert bad.returncode == 2
+    assert bad.stderr == f"evenflow engine: model is {tmp_path}/none, and there is no such file or folder\n"
+    assert not (tmp_path / "e").exists()
+
+
+def test_help_cuts_no_flag_on_a_narrow_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = CliRunner().invoke(app, ["--help"], terminal_width=80).output
+    for name in EngineSettings.model_fields:
+        assert f"--{name.replace('_', '-')}" in text
+    assert "…" not in text
+
+
 def test_help_lists_every_setting_with_its_meaning(monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
-    text = CliRunner().invoke(app, ["--help"]).output
+    text = CliRunner().invoke(app, ["--help"], terminal_width=300).output
     for name, field in EngineSettings.model_fields.items():
         assert f"--{name.replace('_', '-')}" in text
         assert field.description in text

@@ -118,8 +118,8 @@ async def test_engine_that_fails_as_a_request_enters_ends_the_call_with_its_stat
     intake = server._intake
     enter, tasks = intake.enter, []
 
-    def enter_and_fail(request, metadata):
-        call = enter(request, metadata)
+    def enter_and_fail(request, metadata, account):
+        call = enter(request, metadata, account)
         tasks.append(asyncio.create_task(intake.fail("the engine thread has ended")))  # runs before the call goes on
         return call
 

@@ -188,6 +188,7 @@ async def test_stats_tell_requests_blocks_and_tenants(stub, runner):
     assert [node.id for node in stats.tenants[0].path] == ["acme", "search"]
     assert stats.tenants[0].prefill_tokens == 3
     assert (stats.tenants[0].share, stats.tenants[0].weight_share) == (1.0, 1.0)
+    assert (stats.HasField("new_request_wait_ns"), stats.new_request_wait_ns) == (True, 0)
     assert not stats.draining
     runner.release()
     await answer.to_end()

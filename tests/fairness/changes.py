@@ -115,8 +115,8 @@ CHANGES: dict[str, Change] = {
                 Demands,
                 "end",
                 {
-                    "for flow in served:\n        flow.is_flagged = flow.num_satisfied < flow.num_wanting": (
-                        "for flow in served:\n        flow.is_flagged = flow.num_satisfied < flow.num_wanting"
+                    "for flow in served:\n        is_flagged = flow.num_satisfied < flow.num_wanting": (
+                        "for flow in served:\n        is_flagged = flow.num_satisfied < flow.num_wanting"
                         " and flow.num_device_blocks <= 24"
                     )
                 },
@@ -160,7 +160,7 @@ CHANGES: dict[str, Change] = {
         (
             Edit(
                 Victims,
-                "_concession",
+                "_is_protected",
                 {
                     "if is_yielding and not step.terms.protects_yielding:": "if False:",
                     "is_capped = concession is Concession.SWAP and victim.num_seizures": (
@@ -180,7 +180,7 @@ CHANGES: dict[str, Change] = {
         (
             Edit(
                 Victims,
-                "_concession",
+                "_is_protected",
                 {"0 < victim.num_regained_tokens >= victim.num_computed_tokens and not is_yielding": "False"},
             ),
             Edit(Victims, "_seizure", {"if concession is Concession.SWAP:": "if False:"}),

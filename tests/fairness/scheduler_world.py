@@ -99,8 +99,8 @@ class SchedulerWorld:
         self.num_deadlocks = 0
         self.accounts: list[str] = []  # what was charged and is not what was computed
         self._checks = checks_invariants
-        self._break_deadlock = self.scheduler._planner._break_deadlock
-        self.scheduler._planner._break_deadlock = self._note_deadlock  # type: ignore[method-assign] # to count them
+        self._break_deadlock = self.scheduler.planner._break_deadlock
+        self.scheduler.planner._break_deadlock = self._note_deadlock  # type: ignore[method-assign] # to count them
         self._open: StepPlan | None = None
         self._planned: list[tuple[Sequence, float, bool]] = []
         self._due: list[tuple[int, int]] = []

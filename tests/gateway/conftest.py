@@ -48,12 +48,12 @@ async def second_engine(tmp_path: Path) -> abc.AsyncIterator[FakeEngine]:
 
 @pytest_asyncio.fixture
 async def closed_world(
-    engine: FakeEngine, database: Database, database_url: str, spans: InMemorySpanExporter
+    engine: FakeEngine, database: Database, database_url: str, spans: InMemorySpanExporter, tmp_path: Path
 ) -> abc.AsyncIterator[World]:
     """Everything but a running gateway: set `options`, then `open` it."""
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
-    world = World(engine, database, database_url, Telemetry(provider))
+    world = World(engine, database, database_url, Telemetry(provider), tmp_path / "data")
     yield world
     await world.close()
     provider.shutdown()
@@ -65,6 +65,19 @@ async def world(closed_world: World) -> World:
     await closed_world.open()
     await closed_world.serving()
     return closed_world
+
+
+@pytest_asyncio.fixture
+async def second_world(world: World, spans: InMemorySpanExporter, tmp_path: Path) -> abc.AsyncIterator[World]:
+    """Another gateway over the same database and engine."""
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    second = World(world.engine, world.database, world.database_url, Telemetry(provider), tmp_path / "second")
+    await second.open()
+    await second.serving()
+    yield second
+    await second.close()
+    provider.shutdown()
 
 
 @pytest_asyncio.fixture

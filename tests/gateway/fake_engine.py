@@ -83,14 +83,19 @@ class FakeCall:
         await self._write(resumed=pb.Resumed())
 
     async def finish(
-        self, reason=pb.FINISH_REASON_LENGTH, *, output_tokens: int | None = None, error: str = ""
+        self,
+        reason=pb.FINISH_REASON_LENGTH,
+        *,
+        output_tokens: int | None = None,
+        error: str = "",
+        queue_ns: int = QUEUE_NS,
     ) -> None:
         usage = pb.Usage(
             prompt_tokens=len(self.start.prompt_token_ids),
             output_tokens=self.num_emitted if output_tokens is None else output_tokens,
         )
         timings = pb.Timings(
-            arrived_unix_ns=ARRIVED_UNIX_NS, queue_ns=QUEUE_NS, prefill_ns=PREFILL_NS, decode_ns=DECODE_NS
+            arrived_unix_ns=ARRIVED_UNIX_NS, queue_ns=queue_ns, prefill_ns=PREFILL_NS, decode_ns=DECODE_NS
         )
         await self._write(finished=pb.Finished(reason=reason, usage=usage, timings=timings, error=error))
 
@@ -178,10 +183,17 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         self.info_refusal: tuple[grpc.StatusCode, str] | None = None
         self.num_info_calls = 0
         self.is_draining = False
+        self.num_waiting = 0
+        self.new_request_wait_ns: int | None = None
         self.weights: dict[tuple[str, ...], tuple[float, int]] = {}
         self.classes: dict[str, pb.PriorityClass] = {}
         self.num_updates = 0
         self.tenants: list[pb.TenantStats] = []
+        self.requests: list[pb.RequestSummary] = []
+        self.cancelled: list[pb.CancelRequestsRequest] = []
+        self.usages: list[pb.StreamUsageResponse] = []
+        self.ledger_ids: list[str] = []
+        self.acknowledged: list[int] = []
         self._server: grpc.aio.Server | None = None
         self._new_call = asyncio.Event()
 
@@ -219,6 +231,15 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
             reader.cancel()
             call.ended.set()
 
+    async def StreamUsage(self, request_iterator, context):  # noqa: N802
+        """Tells `usages`, whoever asks, and waits for what is acknowledged."""
+        requests = aiter(request_iterator)
+        self.ledger_ids.append((await anext(requests)).ledger_id)
+        for usage in self.usages:
+            yield usage
+        async for request in requests:
+            self.acknowledged.append(request.after_sequence)
+
     async def GetModelInfo(self, request, context):  # noqa: N802
         self.num_info_calls += 1
         if self.info_refusal is not None:
@@ -229,10 +250,37 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         return pb.GetStatsResponse(
             scheduling_policy="vtc",
             running=len(self.calls),
+            waiting=self.num_waiting,
+            new_request_wait_ns=self.new_request_wait_ns,
             num_device_blocks=128,
+            free_device_blocks=128,
+            block_size=16,
             draining=self.is_draining,
             tenants=self.tenants,
         )
+
+    async def ListRequests(self, request, context):  # noqa: N802
+        first = int(request.page_token or 0)
+        end = first + request.page_size
+        token = str(end) if end < len(self.requests) else ""
+        return pb.ListRequestsResponse(requests=self.requests[first:end], next_page_token=token)
+
+    async def ExplainRequest(self, request, context):  # noqa: N802
+        for position, found in enumerate(self.requests):
+            if found.generation_id == request.generation_id:
+                return pb.ExplainRequestResponse(
+                    request=found,
+                    position=position,
+                    ahead=self.requests[:position],
+                    blocked_by="order" if position else "rows",
+                    scheduling_policy="vtc",
+                )
+        await abort(context, grpc.StatusCode.NOT_FOUND, "UNKNOWN_REQUEST", "no unfinished request is called that")
+        raise AssertionError
+
+    async def CancelRequests(self, request, context):  # noqa: N802
+        self.cancelled.append(request)
+        return pb.CancelRequestsResponse()
 
     async def UpdateNodes(self, request, context):  # noqa: N802
         self.num_updates += 1
@@ -249,4 +297,6 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
             await abort(
                 context, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", "name cannot be taken", field="name"
             )
-        return pb.SetSchedulingPolicyResponse(previous_name="vtc", previous_preemption_name="never")
+        return pb.SetSchedulingPolicyResponse(
+            previous_name="vtc", previous_preemption_name="never", previous_options={"output_cost": "3"}
+        )

@@ -11,10 +11,11 @@ from evenflow.admin.v1 import admin_pb2, admin_pb2_grpc
 from evenflow.inference.v1 import generation_pb2 as pb
 from evenflow.inference.v1 import generation_pb2_grpc
 from gateway import api_key
-from gateway.auth.authenticator import peer_address
-from gateway.errors import CredentialInvalidError
+from gateway.auth.address import peer_address
+from gateway.errors_auth import CredentialInvalidError
 from gateway.store.enums import KeyScope
-from gateway.store.keys import create_key, get_key, revoke_key
+from gateway.store.key_ends import revoke_key
+from gateway.store.keys import create_key, get_key
 from gateway.store.records import ApiKeySettings, KeySecret
 from tests.gateway.fake_engine import begun
 from tests.gateway.world import CHANGE, PEPPER, Tenant, World, eventually, make_spec, refused

@@ -3,7 +3,9 @@
 import asyncio
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from sqlalchemy import text
 
 from gateway.server import GENERATION_SERVICE
 from tests.gateway.fake_engine import FakeCall, begun
@@ -79,3 +81,20 @@ async def test_usage_is_in_the_ledger_when_the_drain_is_over(world: World, tenan
 
     assert world.ledger.num_waiting == 0
     assert len(await world.usage_rows()) == len(answers)
+
+
+async def test_a_step_of_the_drain_that_fails_keeps_none_of_the_others(
+    world: World, tenant: Tenant, monkeypatch
+) -> None:
+    async def break_down() -> None:
+        raise OSError("quota")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.live._quota, "close", break_down)
+        await tenant.generate()
+        with pytest.raises(OSError, match="quota"):
+            await world.live.drain()
+
+    async with world.database.session() as session:
+        assert await session.scalar(text("SELECT count(*) FROM usage_event")) == 1
+        assert await session.scalar(text("SELECT count(*) FROM api_key WHERE last_used_at IS NOT NULL")) == 1

@@ -242,29 +242,6 @@ async def test_an_engine_that_misses_the_deadline_does_not_keep_the_answer(world
     assert (await world.engine.call()).is_aborted
 
 
-async def test_the_same_request_id_while_it_runs(world: World, tenant: Tenant) -> None:
-    world.engine.script = begun
-    request_id = "8F1B4F2E-3f3c-4e0a-9d4e-0b6f8e6a1c11"
-    running = tenant.stream(request_id=request_id)
-    generation_id = (await running.read()).admission.generation_id
-
-    same = await refused(tenant.stream(request_id=request_id))
-    other = await refused(tenant.stream(request_id=request_id, text="something else"))
-    elsewhere = await world.tenant("globex")
-    independent = elsewhere.stream(request_id=request_id)
-
-    assert (same.code, same.info.reason) == (grpc.StatusCode.ALREADY_EXISTS, "GENERATION_RUNNING")
-    assert same.info.metadata["generation_id"] == generation_id
-    assert (other.code, other.info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "REQUEST_ID_REUSED")
-    assert (await independent.read()).HasField("admission")
-    running.cancel()
-    independent.cancel()
-    await eventually(lambda: not world.live.num_live_requests)
-    after = tenant.stream(request_id=request_id)
-    assert (await after.read()).admission.generation_id != generation_id
-    after.cancel()
-
-
 async def fail_on_the_request(call: FakeCall) -> None:
     await call.accept()
     await call.finish(engine_pb2.FINISH_REASON_ERROR, error="secret of the engine")
@@ -310,13 +287,6 @@ async def test_a_bug_is_told_by_its_request_id_only(
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.INTERNAL, "INTERNAL")
     assert "secret" not in refusal.message
     assert refusal.request.request_id
-
-
-async def test_more_ids_than_can_be_cancelled_at_once(tenant: Tenant) -> None:
-    refusal = await refused(tenant.cancel(*(str(n) for n in range(1001))))
-
-    assert refusal.fields == ["generation_ids"]
-    assert (await tenant.cancel(*(str(n) for n in range(1000)))).cancelled_count == 0
 
 
 async def test_a_client_that_leaves_hears_nothing_and_the_engine_stops(world: World, tenant: Tenant) -> None:

@@ -1,5 +1,7 @@
 """What a client gets: whole outputs and streams, text, ids, log-probabilities, usage and ends."""
 
+from uuid import UUID
+
 import pytest
 
 from evenflow.engine.v1 import engine_pb2
@@ -225,7 +227,7 @@ async def test_cancel_generation_ends_the_stream_with_what_there_is(world: World
     admission = await stream.read()
     await stream.read()
 
-    answer = await tenant.cancel(admission.admission.generation_id, "no-such-id")
+    answer = await tenant.cancel(admission.admission.generation_id, str(UUID(int=9)))
     finish = await stream.read()
 
     assert answer.cancelled_count == 1

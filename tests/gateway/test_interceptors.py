@@ -71,10 +71,10 @@ async def test_a_watcher_of_health_hears_of_each_change(world: World, tenant: Te
     assert absent.code is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_service_that_nobody_put_on_the_list_is_refused(
+async def test_a_method_that_nobody_put_on_the_list_is_refused(
     world: World, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(routes.ACTION_BY_SERVICE, GENERATION_SERVICE)
+    monkeypatch.delitem(routes.ROUTES, f"/{GENERATION_SERVICE}/Generate")
 
     refusal = await refused(tenant.generate())
 

@@ -1,6 +1,7 @@
 """What Prometheus reads: figures by name, few tenants by name, counters that never fall, and on loopback only."""
 
 import asyncio
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -12,7 +13,7 @@ from gateway.errors import SettingsError
 from gateway.metrics import Metrics
 from gateway.metrics_endpoint import MetricsEndpoint
 from gateway.settings import load_settings
-from gateway.status import EngineReport, SystemReport
+from gateway.status import EngineReport, LedgerReport, SystemReport
 from gateway.store.snapshot import EMPTY_SNAPSHOT
 from tests.admin.service import engine_stats, tenant_stats
 from tests.gateway.test_settings import GOOD
@@ -63,6 +64,17 @@ def test_figures_of_gateway_engine_and_tenant_have_their_names():
     assert found["evenflow_tenant_wait_seconds_total", "o/a"] == 1.5
     assert found[telemetry.METRIC_TENANT_LEAD, "o/a"] == 31
     assert found[telemetry.METRIC_TENANT_SHARE, "o/a"] == 0.25
+
+
+def test_usage_that_was_lost_is_counted():
+    lost = LedgerReport(0, 0, 0.0, num_duplicates=0, num_dropped=2, num_damaged_bytes=99)
+
+    found = samples(Metrics(), replace(report(num_dropped_usage=3, num_unacknowledged_usage=6), ledger=lost))
+
+    assert found["evenflow_ledger_dropped_events_total",] == 2
+    assert found["evenflow_ledger_spool_damaged_bytes_total",] == 99
+    assert found["evenflow_engine_dropped_usage_total",] == 3
+    assert found[telemetry.METRIC_ENGINE_USAGE_WAITING,] == 6
 
 
 def test_every_name_is_a_constant_of_the_telemetry_module():

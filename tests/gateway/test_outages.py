@@ -24,10 +24,10 @@ from gateway.server import GENERATION_SERVICE, MODEL_SERVICE
 from gateway.servicer import served_models
 from gateway.store.cache import STORE_LOST_AFTER_S
 from gateway.store.db import Database
-from gateway.store.enums import StoreLossAction
+from gateway.store.enums import Dimension, StoreLossAction
 from gateway.store.errors import DatabaseUnavailableError
 from gateway.store.quota_policies import create_quota_policy
-from gateway.store.records import QuotaPolicySettings, ResourcePath
+from gateway.store.records import QuotaLimit, QuotaPolicySettings, ResourcePath
 from gateway.store.usage import UsageEvent, insert_usage
 from tests.gateway.fake_engine import FakeCall, FakeEngine, begun
 from tests.gateway.postgres_proxy import PostgresProxy
@@ -72,6 +72,26 @@ async def test_a_known_key_works_without_postgres_and_the_usage_is_written_after
 
     rows = await proxied.usage_rows()
     assert {str(row["generation_id"]) for row in rows} == {answer.generation_id for answer in answers}
+
+
+async def test_a_limited_tenant_is_served_at_its_rate_without_postgres_after_its_lease_is_spent(
+    proxied: World, proxy: PostgresProxy
+) -> None:
+    tenant = await proxied.tenant()
+    limit = QuotaLimit(Dimension.REQUESTS, 60_000, 60_000, 20)
+    await proxied.limit(ResourcePath(tenant.path.organization, tenant.path.team), (limit,))
+    await tenant.generate()
+    await proxy.shut()
+
+    num_served = 0
+    while num_served < 100:
+        try:
+            await tenant.generate()
+            num_served += 1
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise
+            await asyncio.sleep(0.01)
 
 
 async def test_an_unknown_key_cannot_be_checked_without_postgres_and_is_never_called_wrong(

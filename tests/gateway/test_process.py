@@ -21,7 +21,7 @@ from tests.gateway.fake_engine import FakeCall, FakeEngine, begun
 from tests.gateway.world import PEPPER, World, make_spec
 
 ROOT = Path(__file__).resolve().parents[2]
-MAIN = "import asyncio; from gateway import server, settings; asyncio.run(server.serve(settings.load_settings()))"
+MAIN = "import asyncio; from gateway import process, settings; asyncio.run(process.serve(settings.load_settings()))"
 
 
 async def start_process(world: World, port: int, main: str = MAIN, **variables: str) -> asyncio.subprocess.Process:
@@ -38,6 +38,7 @@ async def start_process(world: World, port: int, main: str = MAIN, **variables: 
             "EVENFLOW_GATEWAY_ENGINE": world.engine.address,
             "EVENFLOW_DATABASE_URL": world.database_url,
             "EVENFLOW_PEPPER": PEPPER,
+            "EVENFLOW_DATA_DIR": str(world.data_dir),
             **variables,
         },
     )
@@ -149,7 +150,7 @@ async def test_a_collector_that_never_answers_does_not_hold_the_process(world: W
 
 BROKEN = """
 import asyncio
-from gateway import ledger, server, settings
+from gateway import ledger, process, server, settings
 
 class LoudLedger(ledger.Ledger):
     async def run(self):
@@ -158,7 +159,7 @@ class LoudLedger(ledger.Ledger):
         raise LookupError("a bug of the writer")
 
 server.Ledger = LoudLedger
-asyncio.run(server.serve(settings.load_settings()))
+asyncio.run(process.serve(settings.load_settings()))
 """
 
 
@@ -243,7 +244,7 @@ async def test_a_database_without_the_schema_stops_the_start(engine: FakeEngine,
 
 
 async def test_the_gateway_never_loads_a_tensor_library() -> None:
-    check = "import sys, gateway.server; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    check = "import sys, gateway.process; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", check, cwd=ROOT)
 
     assert await process.wait() == 0

@@ -2,27 +2,24 @@
 
 import asyncio
 import contextlib
-import gc
-import itertools
 import os
-import tracemalloc
-from collections import Counter, abc
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections import Counter
 
 import grpc
 import pytest
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from evenflow.engine.v1 import engine_pb2
 from evenflow.inference.v1 import generation_pb2 as pb
 from gateway.auth import Principal, enter_principal
+from gateway.auth.keys import key_principal
 from gateway.servicer.generation import GenerationServicer
+from gateway.servicer.journal import JournalSizes
 from gateway.servicer.launch import Launcher
+from gateway.servicer.lookup import Lookup
 from gateway.servicer.record import Recorder
 from gateway.store.enums import Dimension
 from gateway.store.records import QuotaLimit
-from tests.gateway.fake_engine import FakeCall, Script, begun, deaf, hello, stalled
+from tests.gateway.fake_engine import FakeCall, begun, deaf, hello, stalled
 from tests.gateway.world import Tenant, World, eventually, make_spec, refused
 
 DAY_MS = 86_400_000
@@ -45,39 +42,6 @@ async def preempted(call: FakeCall) -> None:
     await call.finish()
 
 
-class CancelAt(abc.Awaitable[bool]):
-    """Awaits a coroutine and cancels the task at its n-th suspension; false if it has fewer."""
-
-    def __init__(self, coroutine: abc.Coroutine[object, None, object], suspension: int) -> None:
-        self._coroutine = coroutine
-        self._suspension = suspension
-
-    def __await__(self) -> abc.Generator[object, None, bool]:
-        steps = self._coroutine.__await__()
-        for number in itertools.count():
-            try:
-                waits_for = next(steps)
-            except StopIteration:
-                return False
-            if number == self._suspension:
-                task = asyncio.current_task()
-                assert task is not None
-                task.cancel()
-            try:
-                yield waits_for
-            except asyncio.CancelledError as error:
-                return self._thrown(steps, error)
-        raise AssertionError
-
-    def _thrown(self, steps: abc.Generator[object, None, object], error: asyncio.CancelledError) -> bool:
-        task = asyncio.current_task()
-        assert task is not None
-        task.uncancel()
-        with pytest.raises(asyncio.CancelledError):
-            steps.throw(error)
-        return True
-
-
 class Context:
     """What a servicer asks of a call, which has no deadline unless told otherwise."""
 
@@ -90,60 +54,28 @@ class Context:
 
 def servicer_of(world: World) -> GenerationServicer:
     gateway = world.live
-    recorder = Recorder(gateway._admission, gateway._ledger, gateway._live, world.telemetry.tracer)
-    return GenerationServicer(
-        Launcher(gateway._models, gateway._admission, gateway._live, recorder, world.telemetry.tracer, 256)
+    recorder = Recorder(
+        gateway._admission,
+        gateway._ledger,
+        gateway._witness,
+        gateway._live,
+        gateway._request_ids,
+        world.telemetry.tracer,
     )
+    launcher = Launcher(
+        gateway._models,
+        gateway._admission,
+        gateway._live,
+        gateway._request_ids,
+        recorder,
+        world.telemetry.tracer,
+        JournalSizes(256, 8192),
+    )
+    return GenerationServicer(launcher, Lookup(gateway._live, world.database, gateway._models.engines))
 
 
 def principal_of(world: World, tenant: Tenant) -> Principal:
-    key = world.cache.current.keys[tenant.public_id]
-    return Principal(
-        key.key_id, key.public_id, tenant.organization_id, tenant.team_id, "acme", "search", key.scopes,
-        key.model_grants, is_platform_admin=False,
-    )  # fmt: skip
-
-
-async def read_all(servicer: GenerationServicer) -> None:
-    async with aclosing(servicer.StreamGenerate(pb.StreamGenerateRequest(spec=make_spec()), Context())) as messages:
-        async for _ in messages:
-            await asyncio.sleep(0)
-
-
-async def call_once(servicer: GenerationServicer) -> None:
-    await servicer.Generate(pb.GenerateRequest(spec=make_spec(text="x" * 1500)), Context())
-
-
-@pytest.mark.parametrize("script", [hello, preempted])
-@pytest.mark.parametrize("run", [read_all, call_once])
-async def test_a_cancellation_at_any_await_settles_once(
-    world: World, monkeypatch: pytest.MonkeyPatch, script: Script, run
-) -> None:
-    tenant = await world.tenant(limits=(CONCURRENCY,))
-    world.engine.script = script
-    ends: Counter[str] = Counter()
-    for name in ("settle", "release"):
-        original = getattr(world.live._admission, name)
-
-        def counted(admitted, *used, original=original) -> None:
-            ends[admitted.demand.generation_id] += 1
-            original(admitted, *used)
-
-        monkeypatch.setattr(world.live._admission, name, counted)
-    enter_principal(principal_of(world, tenant))
-
-    num_points = 0
-    while await CancelAt(run(servicer_of(world)), num_points):
-        num_points += 1
-        await eventually(lambda: not world.live.num_live_requests)
-        assert world.book.num_reservations == 0
-    await eventually(lambda: not world.live.num_live_requests)
-
-    assert num_points >= 3
-    assert set(ends.values()) <= {1}
-    assert world.book.num_reservations == 0
-    assert len(await world.usage_rows()) == len(ends)
-    await eventually(lambda: all(call.ended.is_set() for call in world.engine.calls))
+    return key_principal(world.cache.current.keys[tenant.public_id], world.cache.current)
 
 
 async def test_a_finished_request_is_in_the_ledger_with_its_counts_and_no_text(world: World, tenant: Tenant) -> None:
@@ -311,67 +243,6 @@ async def test_the_longest_deadline_that_a_client_can_write_reaches_the_engine(w
     assert answer.outputs[0].text == "hello"
     (call,) = world.engine.calls
     assert 0 < call.start.deadline_ns < 2**62
-
-
-async def test_a_thousand_cancelled_streams_leave_nothing_behind(world: World, spans: InMemorySpanExporter) -> None:
-    world.engine.script = begun
-    tenant = await world.tenant(limits=(QuotaLimit(Dimension.CONCURRENCY, 100, None, None),))
-
-    async def leave(num_read: int) -> None:
-        stream = tenant.stream()
-        for _ in range(num_read):
-            await stream.read()
-        stream.cancel()
-
-    async def cancel_streams(num_rounds: int) -> "Residue":
-        for _ in range(num_rounds):
-            await asyncio.gather(*(leave(number % 3) for number in range(100)))
-            await eventually(lambda: not world.live.num_live_requests)
-        await world.settled()
-        await eventually(lambda: all(call.ended.is_set() for call in world.engine.calls))
-        world.engine.calls.clear()  # the fakes remember everything
-        spans.clear()
-        await eventually(lambda: not world.live._models.engines[0].num_open_calls)
-        return await Residue.now()
-
-    tracemalloc.start()
-    try:
-        await cancel_streams(2)  # whatever is made once is made
-        before = await cancel_streams(1)
-        after = await cancel_streams(10)
-    finally:
-        tracemalloc.stop()
-
-    assert world.book.num_reservations == 0
-    assert len(world.live._live) == 0
-    # One of either a stream would be a thousand; the background work has a few more or less at any moment.
-    assert after.num_descriptors - before.num_descriptors < 20
-    assert after.num_tasks - before.num_tasks < 20
-    # A leak of one kilobyte a stream would show; noise of caches and pools does not.
-    assert after.num_bytes - before.num_bytes < 1000 * 1024
-    assert len(await asyncio.gather(*(tenant_answers(world, tenant) for _ in range(100)))) == 100
-
-
-@dataclass(frozen=True)
-class Residue:
-    """What this process, with gateway, fake engine and clients in it, holds."""
-
-    num_descriptors: int
-    num_tasks: int
-    num_bytes: int
-
-    @classmethod
-    async def now(cls) -> "Residue":
-        for _ in range(5):  # what has ended leaves the loop
-            await asyncio.sleep(0)
-            gc.collect()
-        num_bytes, _ = tracemalloc.get_traced_memory()
-        return cls(len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks()), num_bytes)
-
-
-async def tenant_answers(world: World, tenant: Tenant) -> pb.GenerateResponse:
-    world.engine.script = hello
-    return await tenant.generate()
 
 
 async def test_a_unary_client_that_disconnects_stops_the_engine(world: World, tenant: Tenant) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 from uuid import UUID
 
 import grpc
@@ -10,7 +11,7 @@ from grpc_status import rpc_status
 from sqlalchemy import text
 
 from evenflow.inference.v1 import generation_pb2 as pb
-from evenflow.inference.v1 import generation_pb2_grpc, model_pb2_grpc
+from evenflow.inference.v1 import generation_pb2_grpc, model_pb2_grpc, quota_pb2, quota_pb2_grpc
 from gateway import api_key
 from gateway.server import Gateway
 from gateway.settings import load_settings
@@ -121,6 +122,18 @@ class Tenant:
         stub = generation_pb2_grpc.GenerationServiceStub(self.channel)
         return stub.CountTokens(pb.CountTokensRequest(**fields), metadata=self.metadata)
 
+    def check_admission(self, **spec):
+        stub = generation_pb2_grpc.GenerationServiceStub(self.channel)
+        return stub.CheckAdmission(pb.CheckAdmissionRequest(spec=make_spec(**spec)), metadata=self.metadata)
+
+    async def quota_status(self) -> quota_pb2.QuotaStatus:
+        stub = quota_pb2_grpc.QuotaServiceStub(self.channel)
+        return (await stub.GetQuotaStatus(quota_pb2.GetQuotaStatusRequest(), metadata=self.metadata)).status
+
+    def watch_quota_status(self):
+        stub = quota_pb2_grpc.QuotaServiceStub(self.channel)
+        return stub.WatchQuotaStatus(quota_pb2.WatchQuotaStatusRequest(), metadata=self.metadata)
+
     @property
     def models(self):
         return model_pb2_grpc.ModelServiceStub(self.channel)
@@ -138,11 +151,14 @@ def make_spec(*, text: str | None = "hi", **fields) -> pb.GenerationSpec:
 class World:
     """The parts of one test. `gateway` runs between `open` and `close`."""
 
-    def __init__(self, engine: FakeEngine, database: Database, database_url: str, telemetry: Telemetry) -> None:
+    def __init__(
+        self, engine: FakeEngine, database: Database, database_url: str, telemetry: Telemetry, data_dir: Path
+    ) -> None:
         self.engine = engine
         self.database = database
         self.database_url = database_url
         self.telemetry = telemetry
+        self.data_dir = data_dir
         self.options: dict[str, object] = {}
         self.gateway: Gateway | None = None
         self._background: asyncio.Task[None] | None = None
@@ -155,7 +171,7 @@ class World:
 
     @property
     def book(self):
-        return self.live._admission._book
+        return self.live._admission._quota
 
     @property
     def is_running(self) -> bool:
@@ -177,6 +193,7 @@ class World:
                 "engine": self.engine.address,
                 "database_url": self.database_url,
                 "pepper": PEPPER,
+                "data_dir": self.data_dir,
                 **self.options,
             }
         )

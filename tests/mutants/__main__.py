@@ -1,4 +1,4 @@
-"""Mutation runs: up to 150 seeded faults in the scheduler, `fair` and the quota core, one process each.
+"""Mutation runs: up to 150 seeded faults in the scheduler, `fair`, the quota core and leases, a process each.
 
     python -m tests.mutants [--count 150] [--seed 0] [--jobs 1] [--only TEXT] [--list]
 
@@ -16,6 +16,7 @@ from collections import Counter, abc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.mutants.child import KINDS
 from tests.mutants.operators import Mutant, find_mutants
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +25,8 @@ SCHEDULER = [
     *("admission", "band", "block_manager", "block_pool", "committer", "demand", "flow", "lifecycle", "memory"),
     *("pacing", "planner", "preemption", "ranking", "reserve", "row_giver", "rows", "scheduler", "step", "victims"),
 ]
+LEASES = ["book", "claims", "decisions", "emergency", "holdings", "rates", "shares", "terms", "turns"]
+QUOTA = ["quota", "quota_budgets", "quota_gcra", "quota_reservations", "quota_terms"]
 
 
 def modules() -> dict[str, Path]:
@@ -33,7 +36,10 @@ def modules() -> dict[str, Path]:
         if path.stem != "__init__":
             found[f"policies.fair.{path.stem}"] = path
     found["policies.over_served"] = ROOT / "policies/over_served.py"
-    found["gateway.quota"] = ROOT / "gateway/quota.py"
+    for name in QUOTA:
+        found[f"gateway.{name}"] = ROOT / f"gateway/{name}.py"
+    for name in LEASES:
+        found[f"gateway.leases.{name}"] = ROOT / f"gateway/leases/{name}.py"
     return {name: path for name, path in found.items() if path.exists()}
 
 
@@ -82,12 +88,12 @@ def main() -> int:
 
 def report(mutants: list[Mutant], num_jobs: int) -> int:
     baseline = run_child().split()
-    if len(baseline) != 2:
+    if len(baseline) != len(KINDS):
         print("the code as it is does not pass:", " ".join(baseline))
         return 1
-    plans, decisions = baseline
+    expected = dict(zip(KINDS, baseline, strict=True))
     reasons, outcomes, survivors = explained(), Counter[str](), []
-    for mutant, verdict, seconds in _run(mutants, plans, decisions, num_jobs):
+    for mutant, verdict, seconds in _run(mutants, expected, num_jobs):
         outcome = verdict.split()[0]
         if outcome == "survived" and mutant.name in reasons:
             outcome = "explained"
@@ -100,11 +106,13 @@ def report(mutants: list[Mutant], num_jobs: int) -> int:
     return 1 if survivors else 0
 
 
-def _run(mutants: list[Mutant], plans: str, decisions: str, num_jobs: int) -> abc.Iterator[tuple[Mutant, str, float]]:
+def _run(
+    mutants: list[Mutant], expected: abc.Mapping[str, str], num_jobs: int
+) -> abc.Iterator[tuple[Mutant, str, float]]:
     def run(mutant: Mutant) -> tuple[Mutant, str, float]:
         start = time.monotonic()
-        expected = decisions if mutant.module.startswith("gateway") else plans
-        verdict = run_child(mutant.module, str(mutant.index), expected)
+        kind = next((kind for kind in KINDS if mutant.module.startswith(kind)), KINDS[0])
+        verdict = run_child(mutant.module, str(mutant.index), expected[kind])
         return mutant, verdict, time.monotonic() - start
 
     with ThreadPoolExecutor(num_jobs) as pool:

@@ -17,6 +17,10 @@ from tests.mutants.operators import mutate
 
 CORE_TESTS = ("tests/core", "tests/fairness/test_bounds.py", "tests/policies/test_conformance.py")
 QUOTA_TESTS = ("tests/quota",)
+LEASE_TESTS = tuple(
+    f"tests/leases/test_{name}.py" for name in ("leased_rates", "lease_failures", "holdings", "emergency")
+)
+KINDS = ("engine.core", "gateway.quota", "gateway.leases")
 
 
 class MutatingLoader(SourceFileLoader):
@@ -47,8 +51,8 @@ class MutatingFinder(MetaPathFinder):
 
 def main(arguments: list[str]) -> None:
     if not arguments:
-        digests = digest_of("engine.core"), digest_of("gateway.quota")
-        failed = failed_test("engine.core") or failed_test("gateway.quota")
+        digests = [digest_of(kind) for kind in KINDS]
+        failed = next(filter(None, map(failed_test, KINDS)), None)
         print(*digests if failed is None else ("fails", failed, "as", "it", "is"))
         return
     module, index, expected = arguments[0], int(arguments[1]), arguments[2]
@@ -57,6 +61,10 @@ def main(arguments: list[str]) -> None:
 
 
 def digest_of(module: str) -> str:
+    if module.startswith("gateway.leases"):
+        from tests.mutants import lease_traffic
+
+        return lease_traffic.lease_decisions()
     from tests.mutants import traffic
 
     return traffic.quota_decisions() if module.startswith("gateway") else traffic.plans()
@@ -77,7 +85,8 @@ def verdict(module: str, expected: str) -> str:
 def failed_test(module: str) -> str | None:
     """The first test of the module's suite that fails; None if all pass."""
     output = io.StringIO()
-    tests = QUOTA_TESTS if module.startswith("gateway") else CORE_TESTS
+    is_lease = module.startswith("gateway.leases")
+    tests = LEASE_TESTS if is_lease else QUOTA_TESTS if module.startswith("gateway") else CORE_TESTS
     with contextlib.redirect_stdout(output):
         code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests])
     if code == pytest.ExitCode.OK:

@@ -92,26 +92,41 @@ def _play_other(policy: SchedulingPolicy, run, seed: int) -> None:
 
 
 def quota_decisions() -> str:
-    """The number of the quota book as it is."""
-    from gateway.quota import Charge, Dimension, Limit, QuotaBook
+    """The number of the quota book as it is: reservations, extensions and ends under limits of every kind."""
+    from gateway.quota import QuotaBook
+    from gateway.quota_budgets import window_at
+    from gateway.quota_terms import Calendar, Charge, CostWeights, Dimension, Limit, Mode, ReservationEndedError
 
     rng, book, digest = random.Random(1), QuotaBook(), hashlib.blake2b(digest_size=16)
     now_ns, live = 0, []
+
+    def limit(node: str, dimension: Dimension) -> Limit:
+        amount, mode = rng.choice([3, 7, 60]), rng.choice(list(Mode))
+        weights = CostWeights(rng.choice([1, 3]), 1, rng.choice([0, 2, 5]))
+        if dimension is Dimension.CONCURRENCY:
+            return Limit(node, dimension, amount, mode=mode)
+        if dimension is Dimension.BUDGET:
+            window = window_at(rng.choice(list(Calendar)), "Europe/Berlin", now_ns * 10**6)
+            return Limit(node, dimension, 8 * amount, window=window, weights=weights, mode=mode)
+        return Limit(node, dimension, amount, 10**9, rng.choice([1, 5, 20]), weights=weights, mode=mode)
+
     for serial in range(3000):
         now_ns += rng.choice([0, 1, 1000, 10**6, 10**8])
-        limits = [
-            Limit(node, dimension, rng.choice([3, 7, 60]), 10**9, rng.choice([1, 5, 20]))
-            for node in ("org", "team")
-            for dimension in rng.sample(list(Dimension), 3)
-        ]
-        charge = Charge(1, rng.randrange(6), rng.randrange(6))
+        limits = [limit(node, kind) for node in ("org", "team") for kind in rng.sample(list(Dimension), 3)]
+        num_input = rng.randrange(6)
+        charge = Charge(1, num_input, rng.randrange(6), rng.randint(0, num_input))
         digest.update(repr(book.reserve(f"r{serial}", limits, charge, now_ns)).encode())
         live.append(f"r{serial}")
+        if rng.random() < 0.4:
+            try:
+                digest.update(repr(book.extend(rng.choice(live), Charge(0, output_tokens=3), now_ns)).encode())
+            except ReservationEndedError as ended:
+                digest.update(repr(ended).encode())
         if rng.random() < 0.6:
             name = live.pop(rng.randrange(len(live)))
             actual = Charge(rng.randrange(2), rng.randrange(9), rng.randrange(9))
-            ended = book.settle(name, actual, now_ns) if rng.random() < 0.8 else book.release(name, now_ns)
-            digest.update(repr(ended).encode())
-        digest.update(repr([book.remaining(limit, now_ns) for limit in limits]).encode())
+            was_live = book.settle(name, actual, now_ns) if rng.random() < 0.8 else book.release(name, now_ns)
+            digest.update(repr(was_live).encode())
+        digest.update(repr([book.remaining(each, now_ns) for each in limits]).encode())
         digest.update(repr((book.num_buckets, book.num_reservations)).encode())
     return digest.hexdigest()

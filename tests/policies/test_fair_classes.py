@@ -40,5 +40,5 @@ def test_a_new_rank_governs_who_gives_way():
     driver.scheduler.update_classes([PriorityClass("low", -5)], 1, driver.now)
     policy = driver.scheduler.lifecycle.policy
 
-    assert policy.concede(seqs["running"], seqs["low"]) is Concession.ANYTHING
-    assert policy.concede(seqs["low"], seqs["running"]) is Concession.NOTHING
+    assert policy.concessions([seqs["running"]], seqs["low"]) == {seqs["running"]: Concession.ANYTHING}
+    assert not policy.concessions([seqs["low"]], seqs["running"])

@@ -2,12 +2,12 @@
 
 import pytest
 
-from gateway.quota import (
+from gateway.quota import QuotaBook
+from gateway.quota_terms import (
     Charge,
     Denied,
     Dimension,
     Limit,
-    QuotaBook,
     Remaining,
     Reserved,
     Violation,
@@ -77,7 +77,7 @@ def test_each_dimension_counts_its_own_part_of_a_charge(dimension: Dimension, us
     charge = Charge(requests=2, input_tokens=30, output_tokens=5)
     book.reserve("a", [limit], charge, 0)
     assert book.remaining(limit, 0).amount == 100 - used
-    assert charge.amount(dimension) == used
+    assert limit.amount(charge) == used
 
 
 def test_settlement_refunds_what_was_reserved_and_not_used():
@@ -170,6 +170,15 @@ def test_buckets_that_are_full_again_are_forgotten():
         book.settle(f"r{n}", Charge(), now_ns)
         assert book.num_buckets <= 4
     assert book.num_reservations == 0
+
+
+def test_settlement_of_exactly_what_was_reserved_revives_no_forgotten_bucket():
+    book = QuotaBook()
+    book.reserve("a", [requests(60, burst=1, node="key a")], Charge(), 0)
+    book.reserve("b", [requests(60, burst=1, node="key b")], Charge(), MINUTE_NS)
+    assert book.num_buckets == 1
+    book.settle("a", Charge(), MINUTE_NS)
+    assert book.num_buckets == 1
 
 
 def test_busy_buckets_survive_the_sweep():

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from throttled import RateLimiterType, Throttled, rate_limiter, store, utils
 
-from gateway.quota import Charge, Denied, Dimension, Limit, QuotaBook, Reserved
+from gateway.quota import QuotaBook
+from gateway.quota_terms import Charge, Denied, Dimension, Limit, Reserved
 
 LIMITS = st.builds(
     Limit,
@@ -198,7 +199,7 @@ class BookMachine(RuleBasedStateMachine):
         path = self.nodes[:depth]
         levels = [self.levels[node, dimension] for node in path for dimension in self.dimensions]
         limits = (*(level.limit for level in levels), *(self.slots[node] for node in path))
-        expected = {lv.limit.key for lv in levels if charge.amount(lv.limit.dimension) > min(lv.tokens, lv.limit.burst)}
+        expected = {lv.limit.key for lv in levels if lv.limit.amount(charge) > min(lv.tokens, lv.limit.burst)}
         expected |= {self.slots[node].key for node in path if self.holders(node) >= self.slots[node].limit}
         self.number += 1
         verdict = self.book.reserve(f"r{self.number}", limits, charge, self.now_ns)
@@ -208,7 +209,7 @@ class BookMachine(RuleBasedStateMachine):
         assert expected == set()
         self.live[f"r{self.number}"] = (limits, charge)
         for level in levels:
-            level.tokens -= charge.amount(level.limit.dimension)
+            level.tokens -= level.limit.amount(charge)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), input_tokens=st.integers(0, 8), output_tokens=st.integers(0, 8), twice=st.booleans())
@@ -221,7 +222,7 @@ class BookMachine(RuleBasedStateMachine):
             if limit.is_concurrency:
                 continue
             level = self.levels[limit.node, limit.dimension]
-            refund = reserved.amount(limit.dimension) - actual.amount(limit.dimension)
+            refund = limit.amount(reserved) - limit.amount(actual)
             rate_change = Fraction(limit.period_ns * level.limit.limit, limit.limit * level.limit.period_ns)
             if refund >= 0:
                 level.give_back(refund * rate_change)

@@ -1,6 +1,7 @@
 """Several limits at once: all or none over the path key → team → organization, and concurrency."""
 
-from gateway.quota import Charge, Denied, Dimension, Limit, QuotaBook, Remaining, Reserved, Violation, ViolationKind
+from gateway.quota import QuotaBook
+from gateway.quota_terms import Charge, Denied, Dimension, Limit, Remaining, Reserved, Violation, ViolationKind
 
 SECOND_NS = 1_000_000_000
 MINUTE_NS = 60 * SECOND_NS

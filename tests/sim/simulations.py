@@ -106,7 +106,7 @@ class KeepingLeap(Leap):
         plan = super().take(times)
         invariants.check(self._scheduler)
         if plan is not None:
-            self.keep(plan, self._scheduler._open[1].now)
+            self.keep(plan, self._scheduler.open_plan[1].now)
         return plan
 
 

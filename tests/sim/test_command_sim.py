@@ -114,6 +114,7 @@ def test_a_log_that_does_not_replay_ends_with_code_1(tmp_path: Path):
         (("--tenants", "zipf:0"), "zipf needs a number of tenants"),
         (("--tenants", "conversation:-3"), "conversation needs a number of tenants"),
         (("--class", "gold=nan"), "RANK a whole number"),
+        (("--generate", "reqests=10"), "there is no 'reqests'; there are tenants, requests, prefix, seed, zipf"),
     ],
 )
 def test_a_mistake_ends_with_code_2_and_one_line(arguments: tuple[str, ...], problem: str):
@@ -123,6 +124,31 @@ def test_a_mistake_ends_with_code_2_and_one_line(arguments: tuple[str, ...], pro
     lines = result.stderr.strip().splitlines()
     assert len(lines) == 1
     assert problem in lines[0]
+
+
+@pytest.mark.parametrize("command", ["run", "validate"])
+def test_missing_traffic_is_told_with_the_options_that_give_it(command: str):
+    result = invoke(command, "--policy", "fair")
+
+    assert result.exit_code == 2
+    assert (
+        result.stderr == f"evenflow sim {command}: there is no traffic: give --trace FILE or --generate NAME=VALUE,…\n"
+    )
+
+
+def test_lengths_of_0_are_noted_only_where_there_are_any(tmp_path: Path):
+    traces = {"whole": 32, "empty": 0}
+    for name, length in traces.items():
+        row = {"timestamp": 0, "input_length": 64, "output_length": length, "tenant": "a/b"}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+
+    shown = {
+        name: invoke("run", "--trace", str(tmp_path / f"{name}.jsonl"), "--policy", "fcfs", *SMALL).output
+        for name in traces
+    }
+
+    assert "counts as 1" not in shown["whole"]
+    assert "empty: a length of 0 counts as 1" in shown["empty"]
 
 
 def test_records_of_nobody_are_warned_of():

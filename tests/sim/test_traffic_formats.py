@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.sim.traffic import Arrival, TraceError, TraceOptions, TrafficSpecError, open_trace, write_jsonl
+from engine.sim.traffic.reshape import Shape
+from engine.sim.traffic.source import TrafficSource, open_traffic
 
 DATA = Path(__file__).parent / "data"
 
@@ -66,7 +68,24 @@ def test_mooncake_ticks_stay_where_that_is_asked_for():
     trace = open_trace(DATA / "mooncake.jsonl", TraceOptions(spread_ticks=False))
 
     assert len({arrival.at_ns for arrival in trace}) == 5
-    assert trace.notes == ("mooncake: a length of 0 counts as 1",)
+    assert trace.notes == ()
+
+
+@pytest.mark.parametrize(("prompt", "output"), [(64, 32), (0, 32), (64, 0)])
+def test_lengths_of_0_are_told_of_where_there_are_any(tmp_path, prompt: int, output: int):
+    path = tmp_path / "t3.jsonl"
+    rows = ((0, 1, 1), (5, prompt, output))
+    path.write_text(
+        "".join(
+            f'{{"timestamp": {at}, "input_length": {length}, "output_length": {end}, "tenant": "a/b"}}\n'
+            for at, length, end in rows
+        )
+    )
+    trace = open_traffic(TrafficSource((str(path),), shape=Shape(length_divisor=2)))
+    list(trace)
+
+    told = ("t3: a length of 0 counts as 1",)
+    assert trace.notes_of_rows == (told if 0 in (prompt, output) else ())
 
 
 def test_mooncake_prefixes_are_blocks_of_512_tokens():

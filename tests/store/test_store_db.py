@@ -11,6 +11,7 @@ from gateway.store.errors import (
     DatabaseUnavailableError,
     DatabaseUrlError,
     InvalidValueError,
+    StatementTimeoutError,
     UnsupportedServerError,
 )
 
@@ -110,12 +111,24 @@ async def test_a_wrong_database_or_role_is_unavailable_and_says_why(
 async def test_a_slow_statement_is_ended_by_the_server(database_url: str) -> None:
     database = Database(database_url, DatabaseOptions(statement_timeout_s=0.1))
 
-    with pytest.raises(DatabaseUnavailableError):
+    with pytest.raises(StatementTimeoutError):
         async with database.session() as session:
             await session.execute(text("SELECT pg_sleep(60)"))
 
     await database.ping()  # the connection, or another one, still works
     await database.close()
+
+
+async def test_a_lock_that_others_hold_is_waited_for_a_while(database: Database, database_url: str) -> None:
+    waiting = Database(database_url, DatabaseOptions(lock_timeout_s=0.1))
+    statement = text("SELECT * FROM policy_revision FOR UPDATE")
+    async with database.session() as holding:
+        await holding.execute(statement)
+        with pytest.raises(StatementTimeoutError):
+            async with waiting.session() as session:
+                await session.execute(statement)
+
+    await waiting.close()
 
 
 async def test_a_transaction_that_stalls_is_ended_by_the_server(database: Database, database_url: str) -> None:

@@ -1,5 +1,6 @@
 """The snapshot that requests are decided on equals the tables, however it came about."""
 
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
@@ -10,19 +11,28 @@ from hypothesis import strategies as st
 from gateway.store.cache import TenancyCache
 from gateway.store.db import Database
 from gateway.store.enums import Dimension, KeyScope, State
-from gateway.store.keys import create_key, list_keys, revoke_key, update_key
+from gateway.store.errors import AlreadyExistsError, PreconditionFailedError
+from gateway.store.key_ends import delete_key, revoke_key, undelete_key
+from gateway.store.keys import create_key, list_keys, update_key
 from gateway.store.organizations import list_organizations, update_organization
+from gateway.store.priority_classes import (
+    create_priority_class,
+    delete_priority_class,
+    list_priority_classes,
+    update_priority_class,
+)
 from gateway.store.quota_policies import create_quota_policy, list_quota_policies, update_quota_policy
 from gateway.store.records import (
     ApiKeySettings,
     Page,
+    PriorityClassSettings,
     QuotaLimit,
     QuotaPolicySettings,
     ResourcePath,
     TeamSettings,
 )
 from gateway.store.snapshot import TenancySnapshot
-from gateway.store.teams import list_teams, update_team
+from gateway.store.teams import delete_team, list_teams, undelete_team, update_team
 from tests.store.tenants import make_change, make_key, make_organization, make_secret, make_team
 
 EVERYTHING = Page(10_000)
@@ -41,8 +51,18 @@ class RandomAdministrator:
         self._random = Random(seed)
 
     async def act(self) -> None:
-        actions = (self._add, self._add, self._edit_tenant, self._edit_key, self._edit_policy, self._limit_key)
-        await self._random.choice(actions)()
+        actions = (
+            self._add,
+            self._add,
+            self._edit_tenant,
+            self._edit_key,
+            self._edit_policy,
+            self._limit_key,
+            self._delete_or_undelete,
+            self._edit_class,
+        )
+        with suppress(PreconditionFailedError, AlreadyExistsError):  # about or below what is deleted
+            await self._random.choice(actions)()
 
     async def _add(self) -> None:
         organizations = await list_organizations(self._database, EVERYTHING)
@@ -96,6 +116,25 @@ class RandomAdministrator:
         if free:
             policy = QuotaPolicySettings(weight=None, limits=self._limits())
             await create_quota_policy(self._database, make_change(), self._random.choice(free), "default", policy)
+
+    async def _delete_or_undelete(self) -> None:
+        everything = replace(EVERYTHING, shows_deleted=True)
+        teams = await list_teams(self._database, ResourcePath("-"), everything)
+        keys = await list_keys(self._database, ResourcePath("-", "-"), everything)
+        if not teams + keys:
+            return
+        chosen = self._random.choice(teams + keys)
+        by_kind = (delete_team, undelete_team) if chosen.path.api_key is None else (delete_key, undelete_key)
+        await by_kind[chosen.deleted_at is not None](self._database, make_change(), chosen.path)
+
+    async def _edit_class(self) -> None:
+        rank = self._random.randrange(300)
+        if "nightly" not in {named.id for named in await list_priority_classes(self._database, EVERYTHING)}:
+            await create_priority_class(self._database, make_change(), "nightly", PriorityClassSettings(rank))
+        elif self._random.random() < 0.5:
+            await delete_priority_class(self._database, make_change(), "nightly")
+        else:
+            await update_priority_class(self._database, make_change(), "nightly", lambda _: PriorityClassSettings(rank))
 
     def _limits(self) -> tuple[QuotaLimit, ...]:
         dimensions = self._random.sample((Dimension.REQUESTS, Dimension.INPUT_TOKENS, Dimension.OUTPUT_TOKENS), 2)

@@ -12,7 +12,8 @@ from gateway import api_key
 from gateway.store.db import Database
 from gateway.store.enums import KeyScope, State
 from gateway.store.errors import AlreadyExistsError, InvalidValueError, NotFoundError, StoreConflictError
-from gateway.store.keys import create_key, get_key, list_keys, revoke_key, touch_last_used, update_key
+from gateway.store.key_ends import revoke_key
+from gateway.store.keys import create_key, get_key, list_keys, touch_last_used, update_key
 from gateway.store.organizations import get_organization, list_organizations
 from gateway.store.records import (
     ApiKeySettings,
@@ -210,12 +211,24 @@ async def test_last_use_is_noted_without_a_new_revision(database: Database) -> N
     team = await make_team(database, await make_organization(database))
     used, unused = await make_key(database, team), await make_key(database, team)
 
-    await touch_last_used(database, {used.id, uuid4()})
+    moment = datetime(2026, 11, 30, 12, tzinfo=UTC)
+    await touch_last_used(database, {used.id: moment, uuid4(): moment})
 
     read = await get_key(database, used.path)
-    assert read.last_used_at is not None
+    assert read.last_used_at == moment
     assert replace(read, last_used_at=None) == used
     assert await get_key(database, unused.path) == unused
+
+
+async def test_the_latest_use_of_all_that_gateways_tell_counts(database: Database) -> None:
+    team = await make_team(database, await make_organization(database))
+    first, second = await make_key(database, team), await make_key(database, team)
+    early, late = datetime(2026, 11, 30, 12, tzinfo=UTC), datetime(2026, 11, 30, 13, tzinfo=UTC)
+
+    await touch_last_used(database, {first.id: late, second.id: early})
+    await touch_last_used(database, {first.id: early, second.id: late})
+
+    assert [(await get_key(database, key.path)).last_used_at for key in (first, second)] == [late, late]
 
 
 async def test_text_that_postgres_cannot_hold_is_an_invalid_value(database: Database) -> None:

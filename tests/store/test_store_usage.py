@@ -14,7 +14,8 @@ from uuid_utils.compat import uuid7
 from gateway.store.db import Database
 from gateway.store.enums import UsageSource
 from gateway.store.errors import InvalidValueError
-from gateway.store.usage import UsageEvent, day_of, ensure_partitions, insert_usage
+from gateway.store.usage import UsageEvent, day_of, insert_usage
+from gateway.store.usage_partitions import ensure_partitions
 
 LAST_UNIX_MS = 253_402_300_799_999 - 86_400_000  # the driver takes the very last day of 9999 for infinity
 

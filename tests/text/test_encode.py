@@ -18,6 +18,7 @@ from gateway.tokenizer import (
     Tokenizer,
     UnusableTokenizerError,
 )
+from gateway.tokenizer.tokenizer import INLINE_CHARACTERS, INLINE_MESSAGES, SLOW_TEMPLATE_NS
 from tests.text.small_models import byte_level, load
 
 TEXTS = [
@@ -157,3 +158,33 @@ def test_tokenizer_built_by_the_engine_gives_the_references_tokens(model_path, r
     built = Tokenizer.from_model_info(info.tokenizer_json, info.chat_template, special, 8192)
     for text in TEXTS:
         assert built.encode(text) == reference(text).input_ids
+
+
+@pytest.fixture
+def threads(tokenizer, monkeypatch) -> list[threading.Thread]:
+    """Those that a chat was encoded in. Whether a template was slow is forgotten afterwards."""
+    found: list[threading.Thread] = []
+    monkeypatch.setattr(Tokenizer, "encode_chat", lambda *_, **__: found.append(threading.current_thread()))
+    monkeypatch.setattr(tokenizer.template, "is_slow", False)
+    return found
+
+
+async def test_a_template_that_was_slow_over_a_short_chat_leaves_the_event_loop(tokenizer, threads, monkeypatch):
+    clock_ns = iter([0, SLOW_TEMPLATE_NS, 0, SLOW_TEMPLATE_NS + 1])
+    monkeypatch.setattr("gateway.tokenizer.tokenizer.time", SimpleNamespace(thread_time_ns=lambda: next(clock_ns)))
+
+    for _ in range(3):
+        await tokenizer.encode_chat_async([ChatMessage("user", "hi")])
+
+    assert [thread is threading.main_thread() for thread in threads] == [True, True, False]
+
+
+LONG = [ChatMessage("user", "x" * (INLINE_CHARACTERS + 1))]
+MANY = [ChatMessage("user", "x")] * (INLINE_MESSAGES + 1)
+
+
+@pytest.mark.parametrize("messages", [LONG, MANY])
+async def test_a_long_chat_is_encoded_off_the_event_loop(tokenizer, threads, messages):
+    await tokenizer.encode_chat_async(messages)
+
+    assert threads != [threading.main_thread()]

@@ -2,7 +2,7 @@
 
 import os
 from collections import abc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.core.config import PreemptionChoice, SchedulerConfig
@@ -127,7 +127,7 @@ def at_load(trace: Trace, share: float, setup: Setup) -> Trace:
         f" time on each of {setup.num_engines} engines; mean lengths of the traffic"
     )
     stretched = reshape(trace, Shape(time_stretch=stretch))
-    return Trace(stretched.name, stretched.start_rows, (*stretched.notes, note), stretched.starts_at_ns)
+    return replace(stretched, notes=(*stretched.notes, note))
 
 
 def describe(setup: Setup) -> dict[str, object]:

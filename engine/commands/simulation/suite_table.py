@@ -1,15 +1,30 @@
-"""Verdicts of the suite as a table, and as JSON."""
+"""Verdicts of the suite, shown as a table and as JSON."""
 
 import math
 from collections import abc
+from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
-from engine.sim.suite import Check, Scenario, Verdict
+from engine.commands.simulation.output import table_console, write_json
+from engine.sim.suite import Bench, Check, Scenario, Verdict
 
 MISSED = "✗"
+
+
+def show(
+    scenarios: abc.Sequence[Scenario], bench: Bench, verdicts: abc.Sequence[Verdict], json_file: Path | None
+) -> None:
+    """On stdout and in the file, if there is one; JSON only where the file is stdout."""
+    if str(json_file) != "-":
+        given, stdout = bench.options, table_console()
+        head = f"C = {bench.work_per_s:,.0f} work/s on cost line {given.line.name}, seed {given.seed}"
+        stdout.print(f"{head}, scale {given.scale:g}")
+        stdout.print(verdict_table(scenarios, verdicts))
+        stdout.print(summary(verdicts))
+    write_json(json_file, {"work_per_s": bench.work_per_s, "verdicts": verdicts_to_json(verdicts)})
 
 
 def verdict_table(scenarios: abc.Sequence[Scenario], verdicts: abc.Sequence[Verdict]) -> Table:

@@ -7,6 +7,7 @@ repeated, an error counts against twice their own spread, if that is larger than
 import math
 from collections import abc
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -15,6 +16,7 @@ from rich.table import Table
 from engine.commands.profiling.profile import profile_line
 from engine.commands.simulation.live import LiveEngine, LiveSize
 from engine.commands.simulation.options import at_load
+from engine.commands.simulation.output import table_console, write_json
 from engine.decision_log import PolicyChoice
 from engine.sim.cost_lines import load_cost_line
 from engine.sim.metrics.recorder import ENDED_BY_ITSELF
@@ -24,7 +26,7 @@ from engine.sim.traffic.trace import Trace
 
 P50_LINE, P99_LINE = 0.05, 0.10
 
-__all__ = ["Comparison", "LiveSize", "Plan", "comparison_table", "comparisons_to_json", "validate"]
+__all__ = ["Comparison", "LiveSize", "Plan", "comparison_table", "comparisons_to_json", "show", "validate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,16 @@ def _latencies(samples: Samples) -> list[float]:
     """Of requests that ended by themselves: how long a client waited that gave up says nothing about the engine."""
     ended = [sample for sample in samples.by_id.values() if sample.reason in ENDED_BY_ITSELF]
     return [latency for sample in ended if (latency := sample.latency_s) is not None]
+
+
+def show(comparisons: abc.Sequence[Comparison], json_file: Path | None) -> None:
+    """On stdout and in the file, if there is one; JSON only where the file is stdout."""
+    if str(json_file) != "-":
+        stdout = table_console()
+        stdout.print(comparison_table(comparisons))
+        for line in verdict_lines(comparisons):
+            stdout.print(line, markup=False, highlight=False)
+    write_json(json_file, comparisons_to_json(comparisons))
 
 
 def comparison_table(comparisons: abc.Sequence[Comparison]) -> Table:

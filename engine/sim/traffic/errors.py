@@ -20,8 +20,8 @@ class TraceError(SimulationError):
 
 
 class TrafficSpecError(SimulationError):
-    """`spec` is what was given."""
+    """`spec` is what was given; empty where something is missing."""
 
     def __init__(self, spec: str, problem: str) -> None:
-        super().__init__(f"{spec!r}: {problem}")
+        super().__init__(f"{spec!r}: {problem}" if spec else problem)
         self.spec = spec

@@ -14,7 +14,7 @@ from engine.sim.traffic.servegen import check_rate, pool_arrivals, read_clients
 from engine.sim.traffic.tenants import default_organization, tenant_rule
 from engine.sim.traffic.text_lines import first_line, trace_name
 from engine.sim.traffic.ticks import has_ticks, spread_over_ticks
-from engine.sim.traffic.trace import Trace
+from engine.sim.traffic.trace import RowNote, Trace
 
 RowReader = abc.Callable[[Path], abc.Iterator[RawRow]]
 
@@ -76,11 +76,13 @@ def _open_log(path: Path, name: str, format_name: str, options: TraceOptions) ->
     def read() -> abc.Iterator[RawRow]:
         return spread_over_ticks(reader(path), options.seed) if is_spread else reader(path)
 
+    zeros = RowNote(f"{name}: a length of 0 counts as 1")
     return Trace(
         name,
-        lambda: to_arrivals(path, read(), rule),
-        (*spread, f"{name}: a length of 0 counts as 1"),
+        lambda: to_arrivals(path, read(), rule, zeros),
+        spread,
         first.at_ns if layout is not None and layout.is_wall_clock else None,
+        (zeros,),
     )
 
 

@@ -34,6 +34,11 @@ MAX_ZIPF = 10
 MIN_ON_S = 1e-6
 MAX_TENANTS = 1_000_000
 DEFAULT_LENGTHS = parse_lengths("128")
+WHOLE_NUMBERS = ("tenants", "requests", "prefix", "seed")
+NUMBERS = ("zipf", "rate", "seconds", "start", "deadline")
+LENGTHS = ("prompt", "output")
+TEXTS = ("org", "tenant")
+NAMES = (*WHOLE_NUMBERS, *NUMBERS, *LENGTHS, *TEXTS, "class", "cancel", "arrivals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,9 @@ def parse_generator(text: str, seed: int = 0) -> GeneratorSpec:
     for name, word in values.items():
         try:
             spec = replace(spec, **_field(name, word))
-        except (KeyError, ValueError):
+        except KeyError:
+            raise TrafficSpecError(text, f"there is no {name!r}; there are {', '.join(NAMES)}") from None
+        except ValueError:
             raise TrafficSpecError(text, f"{name}={word} is not understood") from None
     return _checked(text, spec)
 
@@ -94,13 +101,13 @@ def _words(text: str) -> dict[str, str]:
 
 def _field(name: str, word: str) -> dict[str, Any]:  # the fields have many types
     """The fields that one word sets. Raises KeyError for an unknown name, ValueError for a value that is none."""
-    if name in ("tenants", "requests", "prefix", "seed"):
+    if name in WHOLE_NUMBERS:
         return {name: int(word)}
-    if name in ("zipf", "rate", "seconds", "start", "deadline"):
+    if name in NUMBERS:
         return {name: float(word)}
-    if name in ("prompt", "output"):
+    if name in LENGTHS:
         return {name: parse_lengths(word)}
-    if name in ("org", "tenant"):
+    if name in TEXTS:
         return {name: word}
     if name == "class":
         return {"priority_class": word}

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from engine.sim.traffic.errors import TraceError
 from engine.sim.traffic.row import DEFAULT_CLASS, MAX_SPAN_S, MAX_TOKENS, NANOS_PER_S, Arrival
+from engine.sim.traffic.trace import RowNote
 
 MAX_CLOCK_NS = 2**62  # 146 years; the wall clock has used up 56 of them
 
@@ -33,8 +34,8 @@ TenantRule = abc.Callable[[RawRow], str]
 """The tenant of a row, as a path "organization/team"."""
 
 
-def to_arrivals(path: Path, rows: abc.Iterable[RawRow], tenant_of: TenantRule) -> abc.Iterator[Arrival]:
-    """Arrivals whose first is at 0. A length of 0 becomes 1.
+def to_arrivals(path: Path, rows: abc.Iterable[RawRow], tenant_of: TenantRule, zeros: RowNote) -> abc.Iterator[Arrival]:
+    """Arrivals whose first is at 0. A length of 0 becomes 1, of which `zeros` tells.
 
     Raises TraceError where a time goes back or leaps ten years ahead, and for a row of neither prompt nor output.
     """
@@ -50,6 +51,8 @@ def to_arrivals(path: Path, rows: abc.Iterable[RawRow], tenant_of: TenantRule) -
         if not row.num_prompt_tokens and not row.num_output_tokens:
             raise TraceError(path, row.line, "a request needs a prompt or an output, this one has 0 tokens of both")
         last = at_ns
+        if not (row.num_prompt_tokens and row.num_output_tokens):
+            zeros.is_true = True
         yield Arrival(
             at_ns - first,
             tenant_of(row),

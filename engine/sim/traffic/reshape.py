@@ -61,6 +61,7 @@ def merge_traces(traces: abc.Sequence[Trace]) -> Trace:
         lambda: merge(*shifted, key=attrgetter("at_ns")),
         tuple(note for trace in traces for note in trace.notes),
         begin if starts else None,
+        tuple(note for trace in traces for note in trace.row_notes),
     )
 
 
@@ -73,7 +74,7 @@ def reshape(trace: Trace, shape: Shape) -> Trace:
         notes.append(f"time stretched x {shape.time_stretch:.6g}")
     if shape == Shape():
         return trace
-    return Trace(trace.name, lambda: _reshaped(trace, shape), (*trace.notes, *notes))
+    return Trace(trace.name, lambda: _reshaped(trace, shape), (*trace.notes, *notes), row_notes=trace.row_notes)
 
 
 def load_of(traffic: abc.Iterable[Arrival]) -> Load:
@@ -107,7 +108,7 @@ def reshape_rows(trace: Trace, offset_ns: int, stretch: float) -> Trace:
         for row in trace:
             yield _moved(row, offset_ns + (row.at_ns if stretch == 1 else round(row.at_ns * stretch)))
 
-    return Trace(trace.name, rows, trace.notes, trace.starts_at_ns)
+    return Trace(trace.name, rows, trace.notes, trace.starts_at_ns, trace.row_notes)
 
 
 def _moved(row: Arrival, at_ns: int) -> Arrival:

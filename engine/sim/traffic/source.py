@@ -44,7 +44,7 @@ def open_traffic(source: TrafficSource, folder: Path | None = None) -> Trace:
     traces = [_open(spec, source, folder) for spec in source.traces]
     traces += [generate(parse_generator(spec, source.seed)) for spec in source.generators]
     if not traces:
-        raise TrafficSpecError("", "there is no traffic: name a trace or a generator")
+        raise TrafficSpecError("", "there is no traffic: give --trace FILE or --generate NAME=VALUE,…")
     return reshape(merge_traces(traces), source.shape)
 
 

@@ -3,7 +3,8 @@
 isort:skip_file
 Tenancy, credentials, quota policies and the record of changes. Resource-oriented (AIP-121): names such as
 `organizations/acme/teams/search/apiKeys/ab12…`, etags (154), field masks (134), pagination (158), `request_id` (155)
-and `validate_only` (163).
+and `validate_only` (163). A list or map of a request has at most 64 entries where it does not say otherwise; a page may
+be shorter than it was asked to be.
 """
 
 from collections import abc as _abc
@@ -47,6 +48,48 @@ STATE_SUSPENDED: State.ValueType  # 2
 STATE_DELETED: State.ValueType  # 3
 """Soft-deleted, purged at `expire_time`."""
 Global___State: _TypeAlias = State  # noqa: Y015
+
+class _ReservationMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReservationModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReservationMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RESERVATION_MODE_UNSPECIFIED: _ReservationMode.ValueType  # 0
+    RESERVATION_MODE_HARD: _ReservationMode.ValueType  # 1
+    """All that the request may use: what was admitted is never held up by quota."""
+    RESERVATION_MODE_EXPECTED: _ReservationMode.ValueType  # 2
+    """As many output tokens as nine in ten requests of the team need, and more in slices while they are generated."""
+
+class ReservationMode(_ReservationMode, metaclass=_ReservationModeEnumTypeWrapper): ...
+
+RESERVATION_MODE_UNSPECIFIED: ReservationMode.ValueType  # 0
+RESERVATION_MODE_HARD: ReservationMode.ValueType  # 1
+"""All that the request may use: what was admitted is never held up by quota."""
+RESERVATION_MODE_EXPECTED: ReservationMode.ValueType  # 2
+"""As many output tokens as nine in ten requests of the team need, and more in slices while they are generated."""
+Global___ReservationMode: _TypeAlias = ReservationMode  # noqa: Y015
+
+class _BudgetWindow:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _BudgetWindowEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BudgetWindow.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    BUDGET_WINDOW_UNSPECIFIED: _BudgetWindow.ValueType  # 0
+    BUDGET_WINDOW_DAY: _BudgetWindow.ValueType  # 1
+    BUDGET_WINDOW_WEEK: _BudgetWindow.ValueType  # 2
+    """Begins on Monday."""
+    BUDGET_WINDOW_MONTH: _BudgetWindow.ValueType  # 3
+
+class BudgetWindow(_BudgetWindow, metaclass=_BudgetWindowEnumTypeWrapper): ...
+
+BUDGET_WINDOW_UNSPECIFIED: BudgetWindow.ValueType  # 0
+BUDGET_WINDOW_DAY: BudgetWindow.ValueType  # 1
+BUDGET_WINDOW_WEEK: BudgetWindow.ValueType  # 2
+"""Begins on Monday."""
+BUDGET_WINDOW_MONTH: BudgetWindow.ValueType  # 3
+Global___BudgetWindow: _TypeAlias = BudgetWindow  # noqa: Y015
 
 class _QuotaMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -115,6 +158,85 @@ QUOTA_DIMENSION_CONCURRENCY: QuotaDimension.ValueType  # 6
 """Live requests; no period, no burst."""
 Global___QuotaDimension: _TypeAlias = QuotaDimension  # noqa: Y015
 
+class _Role:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ROLE_UNSPECIFIED: _Role.ValueType  # 0
+    ROLE_PLATFORM_ADMIN: _Role.ValueType  # 1
+    """Everything but inference, which is for teams."""
+    ROLE_PLATFORM_VIEWER: _Role.ValueType  # 2
+    """Reads everything."""
+    ROLE_ORG_ADMIN: _Role.ValueType  # 3
+    """Manages an organization's teams, keys, limits and roles; not the organization's own limits."""
+    ROLE_TEAM_ADMIN: _Role.ValueType  # 4
+    """Manages a team's keys, their limits, and its roles; not the team's own limits."""
+    ROLE_MEMBER: _Role.ValueType  # 5
+    """Generates, and reads what belongs to the team."""
+    ROLE_SERVICE: _Role.ValueType  # 6
+    """Generates. What a team's key has without a binding."""
+
+class Role(_Role, metaclass=_RoleEnumTypeWrapper): ...
+
+ROLE_UNSPECIFIED: Role.ValueType  # 0
+ROLE_PLATFORM_ADMIN: Role.ValueType  # 1
+"""Everything but inference, which is for teams."""
+ROLE_PLATFORM_VIEWER: Role.ValueType  # 2
+"""Reads everything."""
+ROLE_ORG_ADMIN: Role.ValueType  # 3
+"""Manages an organization's teams, keys, limits and roles; not the organization's own limits."""
+ROLE_TEAM_ADMIN: Role.ValueType  # 4
+"""Manages a team's keys, their limits, and its roles; not the team's own limits."""
+ROLE_MEMBER: Role.ValueType  # 5
+"""Generates, and reads what belongs to the team."""
+ROLE_SERVICE: Role.ValueType  # 6
+"""Generates. What a team's key has without a binding."""
+Global___Role: _TypeAlias = Role  # noqa: Y015
+
+class _UsageDimension:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _UsageDimensionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_UsageDimension.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    USAGE_DIMENSION_UNSPECIFIED: _UsageDimension.ValueType  # 0
+    USAGE_DIMENSION_ORGANIZATION: _UsageDimension.ValueType  # 1
+    USAGE_DIMENSION_TEAM: _UsageDimension.ValueType  # 2
+    USAGE_DIMENSION_API_KEY: _UsageDimension.ValueType  # 3
+    USAGE_DIMENSION_MODEL: _UsageDimension.ValueType  # 4
+    USAGE_DIMENSION_PRIORITY_CLASS: _UsageDimension.ValueType  # 5
+
+class UsageDimension(_UsageDimension, metaclass=_UsageDimensionEnumTypeWrapper): ...
+
+USAGE_DIMENSION_UNSPECIFIED: UsageDimension.ValueType  # 0
+USAGE_DIMENSION_ORGANIZATION: UsageDimension.ValueType  # 1
+USAGE_DIMENSION_TEAM: UsageDimension.ValueType  # 2
+USAGE_DIMENSION_API_KEY: UsageDimension.ValueType  # 3
+USAGE_DIMENSION_MODEL: UsageDimension.ValueType  # 4
+USAGE_DIMENSION_PRIORITY_CLASS: UsageDimension.ValueType  # 5
+Global___UsageDimension: _TypeAlias = UsageDimension  # noqa: Y015
+
+class _UsageInterval:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _UsageIntervalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_UsageInterval.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    USAGE_INTERVAL_UNSPECIFIED: _UsageInterval.ValueType  # 0
+    USAGE_INTERVAL_HOUR: _UsageInterval.ValueType  # 1
+    USAGE_INTERVAL_DAY: _UsageInterval.ValueType  # 2
+    USAGE_INTERVAL_MONTH: _UsageInterval.ValueType  # 3
+
+class UsageInterval(_UsageInterval, metaclass=_UsageIntervalEnumTypeWrapper): ...
+
+USAGE_INTERVAL_UNSPECIFIED: UsageInterval.ValueType  # 0
+USAGE_INTERVAL_HOUR: UsageInterval.ValueType  # 1
+USAGE_INTERVAL_DAY: UsageInterval.ValueType  # 2
+USAGE_INTERVAL_MONTH: UsageInterval.ValueType  # 3
+Global___UsageInterval: _TypeAlias = UsageInterval  # noqa: Y015
+
 @_typing.final
 class Organization(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -179,6 +301,7 @@ class Team(_message.Message):
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     DEFAULT_PRIORITY_CLASS_FIELD_NUMBER: _builtins.int
     PRIORITY_CLASS_GRANTS_FIELD_NUMBER: _builtins.int
+    DURABLE_USAGE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     uid: _builtins.str
     display_name: _builtins.str
@@ -186,6 +309,8 @@ class Team(_message.Message):
     etag: _builtins.str
     default_priority_class: _builtins.str
     """`priorityClasses/{class}`; the one used when a request names none."""
+    durable_usage: _builtins.bool
+    """A caller hears of the end of a generation only when its usage is on disk."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -212,10 +337,11 @@ class Team(_message.Message):
         expire_time: _timestamp_pb2.Timestamp | None = ...,
         default_priority_class: _builtins.str = ...,
         priority_class_grants: _abc.Iterable[_builtins.str] | None = ...,
+        durable_usage: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "expire_time", b"expire_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "default_priority_class", b"default_priority_class", "delete_time", b"delete_time", "display_name", b"display_name", "etag", b"etag", "expire_time", b"expire_time", "name", b"name", "priority_class_grants", b"priority_class_grants", "state", b"state", "uid", b"uid", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "default_priority_class", b"default_priority_class", "delete_time", b"delete_time", "display_name", b"display_name", "durable_usage", b"durable_usage", "etag", b"etag", "expire_time", b"expire_time", "name", b"name", "priority_class_grants", b"priority_class_grants", "state", b"state", "uid", b"uid", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -241,6 +367,8 @@ class ApiKey(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
+    DELETE_TIME_FIELD_NUMBER: _builtins.int
+    PURGE_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The last segment is the public id, which is part of the key itself. A platform key, which belongs to no team and
     may administrate, is `apiKeys/{api_key}`: it can be read, listed and revoked, and is made by `evenflow bootstrap`.
@@ -253,7 +381,10 @@ class ApiKey(_message.Message):
     etag: _builtins.str
     @_builtins.property
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """"inference", "quota.read", "admin". Default: inference and quota.read."""
+        """"inference", "quota.read", and of what the holder's roles allow: "admin.read", "admin.tenancy", "admin.keys",
+        "admin.quota", "admin.roles", "admin.operate", "admin.system". Default: inference and quota.read. Nobody gives a
+        scope that they do not have. A platform key has "admin", which stands for all of these.
+        """
 
     @_builtins.property
     def model_grants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -281,6 +412,12 @@ class ApiKey(_message.Message):
     def secrets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApiKeySecret]:
         """One per live secret; two while a rotation's grace time lasts."""
 
+    @_builtins.property
+    def delete_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def purge_time(self) -> _timestamp_pb2.Timestamp:
+        """When a deleted key is gone for good."""
+
     def __init__(
         self,
         *,
@@ -300,10 +437,12 @@ class ApiKey(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         secrets: _abc.Iterable[Global___ApiKeySecret] | None = ...,
+        delete_time: _timestamp_pb2.Timestamp | None = ...,
+        purge_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "last_used_time", b"last_used_time", "revoke_time", b"revoke_time", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "expire_time", b"expire_time", "last_used_time", b"last_used_time", "purge_time", b"purge_time", "revoke_time", b"revoke_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "display_name", b"display_name", "etag", b"etag", "expire_time", b"expire_time", "ip_cidrs", b"ip_cidrs", "last_used_time", b"last_used_time", "model_grants", b"model_grants", "name", b"name", "priority_class_grants", b"priority_class_grants", "revoke_reason", b"revoke_reason", "revoke_time", b"revoke_time", "scopes", b"scopes", "secret", b"secret", "secrets", b"secrets", "uid", b"uid", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "display_name", b"display_name", "etag", b"etag", "expire_time", b"expire_time", "ip_cidrs", b"ip_cidrs", "last_used_time", b"last_used_time", "model_grants", b"model_grants", "name", b"name", "priority_class_grants", b"priority_class_grants", "purge_time", b"purge_time", "revoke_reason", b"revoke_reason", "revoke_time", b"revoke_time", "scopes", b"scopes", "secret", b"secret", "secrets", b"secrets", "uid", b"uid", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -353,6 +492,11 @@ class QuotaPolicy(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    RESERVATION_FIELD_NUMBER: _builtins.int
+    TIME_ZONE_FIELD_NUMBER: _builtins.int
+    BUDGETS_FIELD_NUMBER: _builtins.int
+    COST_WEIGHTS_FIELD_NUMBER: _builtins.int
+    TEMPORARY_QUOTAS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     uid: _builtins.str
     mode: Global___QuotaMode.ValueType
@@ -360,17 +504,37 @@ class QuotaPolicy(_message.Message):
     """Share against siblings; of organizations and teams only. In (0, 1000], default 1."""
     on_store_loss: Global___StoreLossAction.ValueType
     max_overdraft: _builtins.int
-    """Tokens that may be spent on an emergency share while Postgres is away."""
+    """What may be spent on an emergency share while Postgres is away, by all gateways together, in the unit of each limit.
+    0: as much as a rate refills in five minutes, a hundredth of a budget.
+    """
     strict: _builtins.bool
     """Every check goes to Postgres: no overshoot at all on any number of gateways."""
     etag: _builtins.str
     revision: _builtins.int
+    reservation: Global___ReservationMode.ValueType
+    """How much a request holds back until its usage is known. Unset: what the policy of the team says, then that of the
+    organization, then HARD.
+    """
+    time_zone: _builtins.str
+    """In which the windows of the budgets begin: an IANA name. Default UTC."""
     @_builtins.property
     def limits(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuotaLimit]: ...
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def update_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def budgets(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuotaBudget]: ...
+    @_builtins.property
+    def cost_weights(self) -> _containers.RepeatedCompositeFieldContainer[Global___CostWeights]:
+        """Of the cost units that this policy's limits and budgets count. For a model without any, those of the team's policy
+        count, then the organization's, then one per input token and two per output token.
+        """
+
+    @_builtins.property
+    def temporary_quotas(self) -> _containers.RepeatedCompositeFieldContainer[Global___TemporaryQuota]:
+        """What raises its limits for a time; those that have ended are left out."""
+
     def __init__(
         self,
         *,
@@ -386,14 +550,126 @@ class QuotaPolicy(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         revision: _builtins.int = ...,
+        reservation: Global___ReservationMode.ValueType = ...,
+        time_zone: _builtins.str = ...,
+        budgets: _abc.Iterable[Global___QuotaBudget] | None = ...,
+        cost_weights: _abc.Iterable[Global___CostWeights] | None = ...,
+        temporary_quotas: _abc.Iterable[Global___TemporaryQuota] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "etag", b"etag", "limits", b"limits", "max_overdraft", b"max_overdraft", "mode", b"mode", "name", b"name", "on_store_loss", b"on_store_loss", "revision", b"revision", "strict", b"strict", "uid", b"uid", "update_time", b"update_time", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budgets", b"budgets", "cost_weights", b"cost_weights", "create_time", b"create_time", "etag", b"etag", "limits", b"limits", "max_overdraft", b"max_overdraft", "mode", b"mode", "name", b"name", "on_store_loss", b"on_store_loss", "reservation", b"reservation", "revision", b"revision", "strict", b"strict", "temporary_quotas", b"temporary_quotas", "time_zone", b"time_zone", "uid", b"uid", "update_time", b"update_time", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___QuotaPolicy: _TypeAlias = QuotaPolicy  # noqa: Y015
+
+@_typing.final
+class QuotaBudget(_message.Message):
+    """Cost units per calendar window, for one model or all together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WINDOW_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    window: Global___BudgetWindow.ValueType
+    model: _builtins.str
+    """Model name; empty: all models together."""
+    limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        window: Global___BudgetWindow.ValueType = ...,
+        model: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "model", b"model", "window", b"window"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QuotaBudget: _TypeAlias = QuotaBudget  # noqa: Y015
+
+@_typing.final
+class CostWeights(_message.Message):
+    """Cost units per token, whole numbers. Cached input costs at most as much as other input."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    INPUT_TOKEN_FIELD_NUMBER: _builtins.int
+    CACHED_INPUT_TOKEN_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKEN_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Model name; empty: every model that has no entry."""
+    input_token: _builtins.int
+    cached_input_token: _builtins.int
+    output_token: _builtins.int
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        input_token: _builtins.int = ...,
+        cached_input_token: _builtins.int = ...,
+        output_token: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_input_token", b"cached_input_token", "input_token", b"input_token", "model", b"model", "output_token", b"output_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CostWeights: _TypeAlias = CostWeights  # noqa: Y015
+
+@_typing.final
+class TemporaryQuota(_message.Message):
+    """A limit or budget that is higher until `expire_time`. Never lower: the larger of the two counts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    BUDGET_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    CREATOR_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    uid: _builtins.str
+    reason: _builtins.str
+    creator: _builtins.str
+    """Who granted it."""
+    @_builtins.property
+    def limit(self) -> Global___QuotaLimit:
+        """The dimension and model are those of a limit of the policy; the period is its own."""
+
+    @_builtins.property
+    def budget(self) -> Global___QuotaBudget: ...
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        uid: _builtins.str = ...,
+        limit: Global___QuotaLimit | None = ...,
+        budget: Global___QuotaBudget | None = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+        reason: _builtins.str = ...,
+        creator: _builtins.str = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "create_time", b"create_time", "expire_time", b"expire_time", "limit", b"limit", "raised", b"raised"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "create_time", b"create_time", "creator", b"creator", "expire_time", b"expire_time", "limit", b"limit", "raised", b"raised", "reason", b"reason", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_raised: _TypeAlias = _typing.Literal["limit", "budget"]  # noqa: Y015
+    _WhichOneofArgType_raised: _TypeAlias = _typing.Literal["raised", b"raised"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_raised) -> _WhichOneofReturnType_raised | None: ...
+
+Global___TemporaryQuota: _TypeAlias = TemporaryQuota  # noqa: Y015
 
 @_typing.final
 class QuotaLimit(_message.Message):
@@ -445,10 +721,13 @@ class PriorityClass(_message.Message):
     rank: _builtins.int
     """Lower is served first."""
     min_share: _builtins.float
+    """The share of the engine kept for the class, 0 to 1; those of all classes together are at most 1."""
     preemptible: _builtins.bool
     etag: _builtins.str
     @_builtins.property
-    def max_queue_wait(self) -> _duration_pb2.Duration: ...
+    def max_queue_wait(self) -> _duration_pb2.Duration:
+        """Unset: no bound of the class's own."""
+
     def __init__(
         self,
         *,
@@ -498,16 +777,38 @@ class JwtIssuer(_message.Message):
     ALGORITHMS_FIELD_NUMBER: _builtins.int
     CLAIM_MAP_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
+    ORGANIZATION_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    UPDATE_TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     issuer: _builtins.str
+    """The claim `iss`, exactly. Cannot be changed."""
     jwks_uri: _builtins.str
+    """https, or http on a loopback address."""
     etag: _builtins.str
+    uid: _builtins.str
+    organization: _builtins.str
+    """`organizations/{o}`: the only one that its tokens may act in. Empty: any. Cannot be changed."""
     @_builtins.property
-    def audiences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def audiences(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """A token's `aud` must hold one of them."""
+
     @_builtins.property
-    def algorithms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def algorithms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512 and EdDSA. Default: RS256 and ES256."""
+
     @_builtins.property
-    def claim_map(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def claim_map(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Which claim says what: the keys are `team` (its value is `acme/search` or the team's name), `organization`, `roles`
+        and `scopes`; the values are names of claims, `a.b` reaching into objects. What is not mapped is not read: no team,
+        no roles but those that are bound, and all scopes that the roles need.
+        """
+
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def update_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -518,14 +819,55 @@ class JwtIssuer(_message.Message):
         algorithms: _abc.Iterable[_builtins.str] | None = ...,
         claim_map: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         etag: _builtins.str = ...,
+        uid: _builtins.str = ...,
+        organization: _builtins.str = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        update_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithms", b"algorithms", "audiences", b"audiences", "claim_map", b"claim_map", "etag", b"etag", "issuer", b"issuer", "jwks_uri", b"jwks_uri", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithms", b"algorithms", "audiences", b"audiences", "claim_map", b"claim_map", "create_time", b"create_time", "etag", b"etag", "issuer", b"issuer", "jwks_uri", b"jwks_uri", "name", b"name", "organization", b"organization", "uid", b"uid", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JwtIssuer: _TypeAlias = JwtIssuer  # noqa: Y015
+
+@_typing.final
+class RoleBinding(_message.Message):
+    """That somebody may do something somewhere. Bindings are made and deleted, not changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Says where the role holds: on the platform, in an organization or in a team."""
+    principal: _builtins.str
+    """`apiKeys/{public id}` or `jwtIssuers/{issuer}/subjects/{sub}`."""
+    role: Global___Role.ValueType
+    """Platform roles are bound on the platform, ORG_ADMIN in an organization, the others in a team."""
+    etag: _builtins.str
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        principal: _builtins.str = ...,
+        role: Global___Role.ValueType = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+        etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "etag", b"etag", "name", b"name", "principal", b"principal", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoleBinding: _TypeAlias = RoleBinding  # noqa: Y015
 
 @_typing.final
 class AuditEvent(_message.Message):
@@ -540,15 +882,22 @@ class AuditEvent(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     HASH_FIELD_NUMBER: _builtins.int
+    PREVIOUS_HASH_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """`auditEvents/{id}`; ids grow."""
     actor: _builtins.str
     action: _builtins.str
     resource: _builtins.str
     before: _builtins.str
-    """JSON."""
+    """The settings as JSON. Empty: there were none."""
     after: _builtins.str
     request_id: _builtins.str
+    """The call's `x-request-id`."""
     hash: _builtins.bytes
+    """SHA-256 over the hash of the event before and the canonical form of this one."""
+    previous_hash: _builtins.bytes
+    revision: _builtins.int
     @_builtins.property
     def event_time(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
@@ -563,10 +912,12 @@ class AuditEvent(_message.Message):
         after: _builtins.str = ...,
         request_id: _builtins.str = ...,
         hash: _builtins.bytes = ...,
+        previous_hash: _builtins.bytes = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event_time", b"event_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "actor", b"actor", "after", b"after", "before", b"before", "event_time", b"event_time", "hash", b"hash", "name", b"name", "request_id", b"request_id", "resource", b"resource"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "actor", b"actor", "after", b"after", "before", b"before", "event_time", b"event_time", "hash", b"hash", "name", b"name", "previous_hash", b"previous_hash", "request_id", b"request_id", "resource", b"resource", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -637,6 +988,7 @@ class SystemStatus(_message.Message):
     ENGINES_FIELD_NUMBER: _builtins.int
     LIVE_REQUESTS_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
+    LEDGER_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     store_reachable: _builtins.bool
     policy_revision: _builtins.int
@@ -648,6 +1000,8 @@ class SystemStatus(_message.Message):
     def uptime(self) -> _duration_pb2.Duration: ...
     @_builtins.property
     def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___EngineStatus]: ...
+    @_builtins.property
+    def ledger(self) -> Global___LedgerStatus: ...
     def __init__(
         self,
         *,
@@ -659,14 +1013,50 @@ class SystemStatus(_message.Message):
         engines: _abc.Iterable[Global___EngineStatus] | None = ...,
         live_requests: _builtins.int = ...,
         metrics_address: _builtins.str = ...,
+        ledger: Global___LedgerStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["uptime", b"uptime"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "live_requests", b"live_requests", "metrics_address", b"metrics_address", "policy_revision", b"policy_revision", "schema_revision", b"schema_revision", "store_reachable", b"store_reachable", "uptime", b"uptime", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "ledger", b"ledger", "live_requests", b"live_requests", "metrics_address", b"metrics_address", "policy_revision", b"policy_revision", "schema_revision", b"schema_revision", "store_reachable", b"store_reachable", "uptime", b"uptime", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SystemStatus: _TypeAlias = SystemStatus  # noqa: Y015
+
+@_typing.final
+class LedgerStatus(_message.Message):
+    """Usage on its way from this gateway to the ledger; counts are since it began."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAITING_EVENTS_FIELD_NUMBER: _builtins.int
+    OLDEST_FIELD_NUMBER: _builtins.int
+    DROPPED_EVENTS_FIELD_NUMBER: _builtins.int
+    DAMAGED_BYTES_FIELD_NUMBER: _builtins.int
+    waiting_events: _builtins.int
+    dropped_events: _builtins.int
+    """Refused by Postgres, unreadable, or older than the retention: they are in no table."""
+    damaged_bytes: _builtins.int
+    """Of the spool's files; what was in them is lost."""
+    @_builtins.property
+    def oldest(self) -> _duration_pb2.Duration:
+        """How long the oldest of them waits."""
+
+    def __init__(
+        self,
+        *,
+        waiting_events: _builtins.int = ...,
+        oldest: _duration_pb2.Duration | None = ...,
+        dropped_events: _builtins.int = ...,
+        damaged_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest", b"oldest"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damaged_bytes", b"damaged_bytes", "dropped_events", b"dropped_events", "oldest", b"oldest", "waiting_events", b"waiting_events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LedgerStatus: _TypeAlias = LedgerStatus  # noqa: Y015
 
 @_typing.final
 class EngineStatus(_message.Message):
@@ -740,6 +1130,8 @@ class EngineStatus(_message.Message):
     NUM_SWAPS_FIELD_NUMBER: _builtins.int
     NUM_PAUSES_FIELD_NUMBER: _builtins.int
     PREEMPTION_PRICES_FIELD_NUMBER: _builtins.int
+    UNACKNOWLEDGED_USAGE_FIELD_NUMBER: _builtins.int
+    DROPPED_USAGE_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     reachable: _builtins.bool
     model: _builtins.str
@@ -766,6 +1158,9 @@ class EngineStatus(_message.Message):
     """Which policy was replaced by the order of arrival, and why. Empty: none."""
     num_swaps: _builtins.int
     num_pauses: _builtins.int
+    unacknowledged_usage: _builtins.int
+    """Ended requests whose usage no ledger has acknowledged, and those that were forgotten before one had."""
+    dropped_usage: _builtins.int
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantStatus]: ...
     @_builtins.property
@@ -807,10 +1202,12 @@ class EngineStatus(_message.Message):
         num_swaps: _builtins.int = ...,
         num_pauses: _builtins.int = ...,
         preemption_prices: Global___PreemptionPrices | None = ...,
+        unacknowledged_usage: _builtins.int = ...,
+        dropped_usage: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["preemption_prices", b"preemption_prices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "draining", b"draining", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "mean_step_ms", b"mean_step_ms", "model", b"model", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "preemption_prices", b"preemption_prices", "reachable", b"reachable", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "draining", b"draining", "dropped_usage", b"dropped_usage", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "mean_step_ms", b"mean_step_ms", "model", b"model", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "preemption_prices", b"preemption_prices", "reachable", b"reachable", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "unacknowledged_usage", b"unacknowledged_usage", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1061,22 +1458,72 @@ class PolicySwitch(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class PreviousSchedulingOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class PreviousPreemptionOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ENGINE_FIELD_NUMBER: _builtins.int
     PREVIOUS_SCHEDULING_POLICY_FIELD_NUMBER: _builtins.int
     PREVIOUS_PREEMPTION_POLICY_FIELD_NUMBER: _builtins.int
+    PREVIOUS_SCHEDULING_OPTIONS_FIELD_NUMBER: _builtins.int
+    PREVIOUS_PREEMPTION_OPTIONS_FIELD_NUMBER: _builtins.int
     engine: _builtins.str
     previous_scheduling_policy: _builtins.str
     previous_preemption_policy: _builtins.str
+    @_builtins.property
+    def previous_scheduling_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """As they were given; what is not among them had its default."""
+
+    @_builtins.property
+    def previous_preemption_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
         self,
         *,
         engine: _builtins.str = ...,
         previous_scheduling_policy: _builtins.str = ...,
         previous_preemption_policy: _builtins.str = ...,
+        previous_scheduling_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        previous_preemption_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "previous_preemption_policy", b"previous_preemption_policy", "previous_scheduling_policy", b"previous_scheduling_policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "previous_preemption_options", b"previous_preemption_options", "previous_preemption_policy", b"previous_preemption_policy", "previous_scheduling_options", b"previous_scheduling_options", "previous_scheduling_policy", b"previous_scheduling_policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1137,18 +1584,30 @@ class ListOrganizationsRequest(_message.Message):
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
+    SHOW_DELETED_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
     """Default 50, at most 1,000."""
     page_token: _builtins.str
+    filter: _builtins.str
+    """AIP-160: `state = "SUSPENDED" AND display_name = "a*"`. OR binds tighter than AND."""
+    order_by: _builtins.str
+    """AIP-132: `create_time desc, name`."""
+    show_deleted: _builtins.bool
+    """Deleted ones, too."""
     def __init__(
         self,
         *,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
+        show_deleted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "show_deleted", b"show_deleted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1268,21 +1727,33 @@ class ListTeamsRequest(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
+    SHOW_DELETED_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """A segment may be `-`, any: `organizations/-/teams/-`."""
     page_size: _builtins.int
     """Default 50, at most 1,000."""
     page_token: _builtins.str
+    filter: _builtins.str
+    """AIP-160: `state = "SUSPENDED" AND display_name = "a*"`. OR binds tighter than AND."""
+    order_by: _builtins.str
+    """AIP-132: `create_time desc, name`."""
+    show_deleted: _builtins.bool
+    """Deleted ones, too."""
     def __init__(
         self,
         *,
         parent: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
+        show_deleted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "show_deleted", b"show_deleted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1352,6 +1823,7 @@ class CreateApiKeyRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
+    """A team, or `-`: the platform."""
     request_id: _builtins.str
     validate_only: _builtins.bool
     @_builtins.property
@@ -1398,21 +1870,33 @@ class ListApiKeysRequest(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
+    SHOW_DELETED_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """A segment may be `-`, any: `organizations/-/teams/-`. `-` alone, or nothing: the platform's keys."""
     page_size: _builtins.int
     """Default 50, at most 1,000."""
     page_token: _builtins.str
+    filter: _builtins.str
+    """AIP-160: `state = "SUSPENDED" AND display_name = "a*"`. OR binds tighter than AND."""
+    order_by: _builtins.str
+    """AIP-132: `create_time desc, name`."""
+    show_deleted: _builtins.bool
+    """Deleted ones, too."""
     def __init__(
         self,
         *,
         parent: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
+        show_deleted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "show_deleted", b"show_deleted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1482,12 +1966,14 @@ class RevokeApiKeyRequest(_message.Message):
     ABORT_INFLIGHT_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     reason: _builtins.str
     abort_inflight: _builtins.bool
-    """Cancels what the key has running."""
+    """Cancels what the key has running, on every gateway."""
     etag: _builtins.str
     request_id: _builtins.str
+    validate_only: _builtins.bool
     def __init__(
         self,
         *,
@@ -1496,10 +1982,11 @@ class RevokeApiKeyRequest(_message.Message):
         abort_inflight: _builtins.bool = ...,
         etag: _builtins.str = ...,
         request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort_inflight", b"abort_inflight", "etag", b"etag", "name", b"name", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort_inflight", b"abort_inflight", "etag", b"etag", "name", b"name", "reason", b"reason", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1564,21 +2051,29 @@ class ListQuotaPoliciesRequest(_message.Message):
     PARENT_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
     parent: _builtins.str
     """A segment may be `-`, any: `organizations/-/teams/-`."""
     page_size: _builtins.int
     """Default 50, at most 1,000."""
     page_token: _builtins.str
+    filter: _builtins.str
+    """AIP-160: `state = "SUSPENDED" AND display_name = "a*"`. OR binds tighter than AND."""
+    order_by: _builtins.str
+    """AIP-132: `create_time desc, name`."""
     def __init__(
         self,
         *,
         parent: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1606,6 +2101,90 @@ class ListQuotaPoliciesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListQuotaPoliciesResponse: _TypeAlias = ListQuotaPoliciesResponse  # noqa: Y015
+
+@_typing.final
+class GrantTemporaryQuotaRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    BUDGET_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Of the quota policy."""
+    reason: _builtins.str
+    """For the audit log; 1 to 200 characters."""
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    @_builtins.property
+    def limit(self) -> Global___QuotaLimit:
+        """By dimension and model. `period` stays unset; `burst` may, and then grows with the limit."""
+
+    @_builtins.property
+    def budget(self) -> Global___QuotaBudget:
+        """By window and model."""
+
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """In the future, at most 366 days."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        limit: Global___QuotaLimit | None = ...,
+        budget: Global___QuotaBudget | None = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+        reason: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "expire_time", b"expire_time", "limit", b"limit", "raised", b"raised"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "expire_time", b"expire_time", "limit", b"limit", "name", b"name", "raised", b"raised", "reason", b"reason", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_raised: _TypeAlias = _typing.Literal["limit", "budget"]  # noqa: Y015
+    _WhichOneofArgType_raised: _TypeAlias = _typing.Literal["raised", b"raised"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_raised) -> _WhichOneofReturnType_raised | None: ...
+
+Global___GrantTemporaryQuotaRequest: _TypeAlias = GrantTemporaryQuotaRequest  # noqa: Y015
+
+@_typing.final
+class EndTemporaryQuotaRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Of the quota policy."""
+    uid: _builtins.str
+    """Of one of its `temporary_quotas`. One that has ended is NOT_FOUND."""
+    etag: _builtins.str
+    """Of the quota policy."""
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        uid: _builtins.str = ...,
+        etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id", "uid", b"uid", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndTemporaryQuotaRequest: _TypeAlias = EndTemporaryQuotaRequest  # noqa: Y015
 
 @_typing.final
 class UpdateQuotaPolicyRequest(_message.Message):
@@ -1638,3 +2217,1513 @@ class UpdateQuotaPolicyRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UpdateQuotaPolicyRequest: _TypeAlias = UpdateQuotaPolicyRequest  # noqa: Y015
+
+@_typing.final
+class DeleteOrganizationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    etag: _builtins.str
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteOrganizationRequest: _TypeAlias = DeleteOrganizationRequest  # noqa: Y015
+
+@_typing.final
+class UndeleteOrganizationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    etag: _builtins.str
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndeleteOrganizationRequest: _TypeAlias = UndeleteOrganizationRequest  # noqa: Y015
+
+@_typing.final
+class DeleteTeamRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    etag: _builtins.str
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteTeamRequest: _TypeAlias = DeleteTeamRequest  # noqa: Y015
+
+@_typing.final
+class UndeleteTeamRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    etag: _builtins.str
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndeleteTeamRequest: _TypeAlias = UndeleteTeamRequest  # noqa: Y015
+
+@_typing.final
+class DeleteApiKeyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    etag: _builtins.str
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteApiKeyRequest: _TypeAlias = DeleteApiKeyRequest  # noqa: Y015
+
+@_typing.final
+class UndeleteApiKeyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    etag: _builtins.str
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UndeleteApiKeyRequest: _TypeAlias = UndeleteApiKeyRequest  # noqa: Y015
+
+@_typing.final
+class DeleteQuotaPolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    etag: _builtins.str
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteQuotaPolicyRequest: _TypeAlias = DeleteQuotaPolicyRequest  # noqa: Y015
+
+@_typing.final
+class RotateApiKeyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    GRACE_FIELD_NUMBER: _builtins.int
+    DISCARD_NEWEST_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    discard_newest: _builtins.bool
+    """While two secrets live, a rotation is refused. Set: the newer one, whose answer got lost, ends now, and the older
+    one keeps its end.
+    """
+    etag: _builtins.str
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    @_builtins.property
+    def grace(self) -> _duration_pb2.Duration:
+        """How long the old secret works on. Unset: 24 hours. At most 30 days; 0 ends it now."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        grace: _duration_pb2.Duration | None = ...,
+        discard_newest: _builtins.bool = ...,
+        etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grace", b"grace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["discard_newest", b"discard_newest", "etag", b"etag", "grace", b"grace", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RotateApiKeyRequest: _TypeAlias = RotateApiKeyRequest  # noqa: Y015
+
+@_typing.final
+class CreatePriorityClassRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRIORITY_CLASS_ID_FIELD_NUMBER: _builtins.int
+    PRIORITY_CLASS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    priority_class_id: _builtins.str
+    """The last segment of the name: 1 to 63 of a-z, 0-9 and -, beginning with a letter."""
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    @_builtins.property
+    def priority_class(self) -> Global___PriorityClass: ...
+    def __init__(
+        self,
+        *,
+        priority_class_id: _builtins.str = ...,
+        priority_class: Global___PriorityClass | None = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["priority_class", b"priority_class"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["priority_class", b"priority_class", "priority_class_id", b"priority_class_id", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreatePriorityClassRequest: _TypeAlias = CreatePriorityClassRequest  # noqa: Y015
+
+@_typing.final
+class GetPriorityClassRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPriorityClassRequest: _TypeAlias = GetPriorityClassRequest  # noqa: Y015
+
+@_typing.final
+class ListPriorityClassesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Default 50, at most 1,000."""
+    page_token: _builtins.str
+    filter: _builtins.str
+    order_by: _builtins.str
+    """Default: by rank."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPriorityClassesRequest: _TypeAlias = ListPriorityClassesRequest  # noqa: Y015
+
+@_typing.final
+class ListPriorityClassesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRIORITY_CLASSES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def priority_classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PriorityClass]: ...
+    def __init__(
+        self,
+        *,
+        priority_classes: _abc.Iterable[Global___PriorityClass] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "priority_classes", b"priority_classes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPriorityClassesResponse: _TypeAlias = ListPriorityClassesResponse  # noqa: Y015
+
+@_typing.final
+class UpdatePriorityClassRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRIORITY_CLASS_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    @_builtins.property
+    def priority_class(self) -> Global___PriorityClass: ...
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """Unset: every field that is set in the message. `*`: every field."""
+
+    def __init__(
+        self,
+        *,
+        priority_class: Global___PriorityClass | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["priority_class", b"priority_class", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["priority_class", b"priority_class", "request_id", b"request_id", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdatePriorityClassRequest: _TypeAlias = UpdatePriorityClassRequest  # noqa: Y015
+
+@_typing.final
+class DeletePriorityClassRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    etag: _builtins.str
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePriorityClassRequest: _TypeAlias = DeletePriorityClassRequest  # noqa: Y015
+
+@_typing.final
+class ListAuditEventsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    ORDER_BY_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Default 50, at most 1,000."""
+    page_token: _builtins.str
+    filter: _builtins.str
+    """`actor`, `action`, `resource`, `request_id`, `event_time`, `revision`."""
+    order_by: _builtins.str
+    """`event_time` or `event_time desc`; default: oldest first."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        filter: _builtins.str = ...,
+        order_by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "order_by", b"order_by", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditEventsRequest: _TypeAlias = ListAuditEventsRequest  # noqa: Y015
+
+@_typing.final
+class ListAuditEventsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AUDIT_EVENTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def audit_events(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditEvent]: ...
+    def __init__(
+        self,
+        *,
+        audit_events: _abc.Iterable[Global___AuditEvent] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit_events", b"audit_events", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAuditEventsResponse: _TypeAlias = ListAuditEventsResponse  # noqa: Y015
+
+@_typing.final
+class ExportAuditRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportAuditRequest: _TypeAlias = ExportAuditRequest  # noqa: Y015
+
+@_typing.final
+class ExportAuditResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AUDIT_EVENTS_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    head: _builtins.bytes
+    """In the last message, as they stand outside the record: the hash and the revision of the newest event."""
+    revision: _builtins.int
+    @_builtins.property
+    def audit_events(self) -> _containers.RepeatedCompositeFieldContainer[Global___AuditEvent]: ...
+    def __init__(
+        self,
+        *,
+        audit_events: _abc.Iterable[Global___AuditEvent] | None = ...,
+        head: _builtins.bytes = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit_events", b"audit_events", "head", b"head", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportAuditResponse: _TypeAlias = ExportAuditResponse  # noqa: Y015
+
+@_typing.final
+class PolicyEntry(_message.Message):
+    """One resource, by its name, and which of its fields are meant. What does not exist is made."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRIORITY_CLASS_FIELD_NUMBER: _builtins.int
+    ORGANIZATION_FIELD_NUMBER: _builtins.int
+    TEAM_FIELD_NUMBER: _builtins.int
+    QUOTA_POLICY_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def priority_class(self) -> Global___PriorityClass: ...
+    @_builtins.property
+    def organization(self) -> Global___Organization: ...
+    @_builtins.property
+    def team(self) -> Global___Team: ...
+    @_builtins.property
+    def quota_policy(self) -> Global___QuotaPolicy: ...
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask:
+        """Unset: every field that is set in the message."""
+
+    def __init__(
+        self,
+        *,
+        priority_class: Global___PriorityClass | None = ...,
+        organization: Global___Organization | None = ...,
+        team: Global___Team | None = ...,
+        quota_policy: Global___QuotaPolicy | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["organization", b"organization", "priority_class", b"priority_class", "quota_policy", b"quota_policy", "resource", b"resource", "team", b"team", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["organization", b"organization", "priority_class", b"priority_class", "quota_policy", b"quota_policy", "resource", b"resource", "team", b"team", "update_mask", b"update_mask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_resource: _TypeAlias = _typing.Literal["priority_class", "organization", "team", "quota_policy"]  # noqa: Y015
+    _WhichOneofArgType_resource: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_resource) -> _WhichOneofReturnType_resource | None: ...
+
+Global___PolicyEntry: _TypeAlias = PolicyEntry  # noqa: Y015
+
+@_typing.final
+class ApplyPoliciesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    etag: _builtins.str
+    """Of the answer to a dry run: ABORTED if anything was changed since. Empty: whatever there is now."""
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicyEntry]:
+        """In the order in which they depend on each other: classes, organizations, teams, policies. At most 10,000."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___PolicyEntry] | None = ...,
+        etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "etag", b"etag", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyPoliciesRequest: _TypeAlias = ApplyPoliciesRequest  # noqa: Y015
+
+@_typing.final
+class ApplyPoliciesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGES_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    etag: _builtins.str
+    """Names the state that the answer was computed on, or that it made."""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicyChange]:
+        """What differs from what there was; nothing that stays as it is."""
+
+    def __init__(
+        self,
+        *,
+        changes: _abc.Iterable[Global___PolicyChange] | None = ...,
+        etag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "etag", b"etag"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyPoliciesResponse: _TypeAlias = ApplyPoliciesResponse  # noqa: Y015
+
+@_typing.final
+class PolicyChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    created: _builtins.bool
+    """Did not exist before."""
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldChange]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        created: _builtins.bool = ...,
+        fields: _abc.Iterable[Global___FieldChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "fields", b"fields", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicyChange: _TypeAlias = PolicyChange  # noqa: Y015
+
+@_typing.final
+class FieldChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    before: _builtins.str
+    """JSON. Empty: there was nothing."""
+    after: _builtins.str
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        before: _builtins.str = ...,
+        after: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FieldChange: _TypeAlias = FieldChange  # noqa: Y015
+
+@_typing.final
+class SimulateQuotaPoliciesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicyEntry]:
+        """As for ApplyPolicies. Empty: the policies of now, which shows how far the simulation is from what happened."""
+
+    @_builtins.property
+    def window(self) -> _duration_pb2.Duration:
+        """How far to look back from now. Default 24 hours, at most 7 days."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___PolicyEntry] | None = ...,
+        window: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["window", b"window"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "window", b"window"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SimulateQuotaPoliciesRequest: _TypeAlias = SimulateQuotaPoliciesRequest  # noqa: Y015
+
+@_typing.final
+class SimulateQuotaPoliciesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANTS_FIELD_NUMBER: _builtins.int
+    NUM_REQUESTS_FIELD_NUMBER: _builtins.int
+    NUM_DENIALS_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    SCHEDULING_POLICY_FIELD_NUMBER: _builtins.int
+    num_requests: _builtins.int
+    """Of the window: requests that ended, and refusals on record."""
+    num_denials: _builtins.int
+    scheduling_policy: _builtins.str
+    """What the engine is taken to decide by."""
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___SimulatedTenant]: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the figures do not cover, in words."""
+
+    def __init__(
+        self,
+        *,
+        tenants: _abc.Iterable[Global___SimulatedTenant] | None = ...,
+        num_requests: _builtins.int = ...,
+        num_denials: _builtins.int = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+        scheduling_policy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["notes", b"notes", "num_denials", b"num_denials", "num_requests", b"num_requests", "scheduling_policy", b"scheduling_policy", "tenants", b"tenants"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SimulateQuotaPoliciesResponse: _TypeAlias = SimulateQuotaPoliciesResponse  # noqa: Y015
+
+@_typing.final
+class SimulatedTenant(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEAM_FIELD_NUMBER: _builtins.int
+    CURRENT_FIELD_NUMBER: _builtins.int
+    PROPOSED_FIELD_NUMBER: _builtins.int
+    team: _builtins.str
+    """`organizations/{o}/teams/{t}`."""
+    @_builtins.property
+    def current(self) -> Global___SimulatedOutcome: ...
+    @_builtins.property
+    def proposed(self) -> Global___SimulatedOutcome: ...
+    def __init__(
+        self,
+        *,
+        team: _builtins.str = ...,
+        current: Global___SimulatedOutcome | None = ...,
+        proposed: Global___SimulatedOutcome | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["current", b"current", "proposed", b"proposed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["current", b"current", "proposed", b"proposed", "team", b"team"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SimulatedTenant: _TypeAlias = SimulatedTenant  # noqa: Y015
+
+@_typing.final
+class SimulatedOutcome(_message.Message):
+    """The same arrivals under one set of policies, simulated."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class RefusedByLimitEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ADMITTED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    TTFT_P50_FIELD_NUMBER: _builtins.int
+    TTFT_P99_FIELD_NUMBER: _builtins.int
+    REFUSED_BY_LIMIT_FIELD_NUMBER: _builtins.int
+    admitted: _builtins.int
+    refused: _builtins.int
+    """At the door, by a limit."""
+    output_tokens: _builtins.int
+    @_builtins.property
+    def ttft_p50(self) -> _duration_pb2.Duration:
+        """From arrival to the first token; unset where nobody had one."""
+
+    @_builtins.property
+    def ttft_p99(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def refused_by_limit(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """How many of each limit's refusals: the node's name and the dimension."""
+
+    def __init__(
+        self,
+        *,
+        admitted: _builtins.int = ...,
+        refused: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        ttft_p50: _duration_pb2.Duration | None = ...,
+        ttft_p99: _duration_pb2.Duration | None = ...,
+        refused_by_limit: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ttft_p50", b"ttft_p50", "ttft_p99", b"ttft_p99"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "output_tokens", b"output_tokens", "refused", b"refused", "refused_by_limit", b"refused_by_limit", "ttft_p50", b"ttft_p50", "ttft_p99", b"ttft_p99"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SimulatedOutcome: _TypeAlias = SimulatedOutcome  # noqa: Y015
+
+@_typing.final
+class CreateJwtIssuerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JWT_ISSUER_ID_FIELD_NUMBER: _builtins.int
+    JWT_ISSUER_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    jwt_issuer_id: _builtins.str
+    """The last segment of the name: 1 to 63 of a-z, 0-9 and -, beginning with a letter."""
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    @_builtins.property
+    def jwt_issuer(self) -> Global___JwtIssuer: ...
+    def __init__(
+        self,
+        *,
+        jwt_issuer_id: _builtins.str = ...,
+        jwt_issuer: Global___JwtIssuer | None = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["jwt_issuer", b"jwt_issuer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jwt_issuer", b"jwt_issuer", "jwt_issuer_id", b"jwt_issuer_id", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateJwtIssuerRequest: _TypeAlias = CreateJwtIssuerRequest  # noqa: Y015
+
+@_typing.final
+class GetJwtIssuerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetJwtIssuerRequest: _TypeAlias = GetJwtIssuerRequest  # noqa: Y015
+
+@_typing.final
+class ListJwtIssuersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Default 50, at most 1,000."""
+    page_token: _builtins.str
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListJwtIssuersRequest: _TypeAlias = ListJwtIssuersRequest  # noqa: Y015
+
+@_typing.final
+class ListJwtIssuersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JWT_ISSUERS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def jwt_issuers(self) -> _containers.RepeatedCompositeFieldContainer[Global___JwtIssuer]: ...
+    def __init__(
+        self,
+        *,
+        jwt_issuers: _abc.Iterable[Global___JwtIssuer] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jwt_issuers", b"jwt_issuers", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListJwtIssuersResponse: _TypeAlias = ListJwtIssuersResponse  # noqa: Y015
+
+@_typing.final
+class UpdateJwtIssuerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JWT_ISSUER_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    @_builtins.property
+    def jwt_issuer(self) -> Global___JwtIssuer: ...
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask: ...
+    def __init__(
+        self,
+        *,
+        jwt_issuer: Global___JwtIssuer | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["jwt_issuer", b"jwt_issuer", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jwt_issuer", b"jwt_issuer", "request_id", b"request_id", "update_mask", b"update_mask", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateJwtIssuerRequest: _TypeAlias = UpdateJwtIssuerRequest  # noqa: Y015
+
+@_typing.final
+class DeleteJwtIssuerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    etag: _builtins.str
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteJwtIssuerRequest: _TypeAlias = DeleteJwtIssuerRequest  # noqa: Y015
+
+@_typing.final
+class CreateRoleBindingRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    ROLE_BINDING_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """Where the role holds: `organizations/{o}`, `organizations/{o}/teams/{t}`, or empty for the platform."""
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    @_builtins.property
+    def role_binding(self) -> Global___RoleBinding: ...
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        role_binding: Global___RoleBinding | None = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["role_binding", b"role_binding"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parent", b"parent", "request_id", b"request_id", "role_binding", b"role_binding", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateRoleBindingRequest: _TypeAlias = CreateRoleBindingRequest  # noqa: Y015
+
+@_typing.final
+class GetRoleBindingRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRoleBindingRequest: _TypeAlias = GetRoleBindingRequest  # noqa: Y015
+
+@_typing.final
+class ListRoleBindingsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """As in CreateRoleBindingRequest, or `organizations/-`: all that the caller may see. What is below is listed, too."""
+    page_size: _builtins.int
+    """Default 50, at most 1,000."""
+    page_token: _builtins.str
+    principal: _builtins.str
+    """Only this principal's; empty: everybody's."""
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        principal: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "principal", b"principal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRoleBindingsRequest: _TypeAlias = ListRoleBindingsRequest  # noqa: Y015
+
+@_typing.final
+class ListRoleBindingsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_BINDINGS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def role_bindings(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoleBinding]: ...
+    def __init__(
+        self,
+        *,
+        role_bindings: _abc.Iterable[Global___RoleBinding] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "role_bindings", b"role_bindings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRoleBindingsResponse: _TypeAlias = ListRoleBindingsResponse  # noqa: Y015
+
+@_typing.final
+class DeleteRoleBindingRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ETAG_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    etag: _builtins.str
+    request_id: _builtins.str
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        etag: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["etag", b"etag", "name", b"name", "request_id", b"request_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteRoleBindingRequest: _TypeAlias = DeleteRoleBindingRequest  # noqa: Y015
+
+@_typing.final
+class QueryUsageRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    GROUP_BY_FIELD_NUMBER: _builtins.int
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """An organization, a team or a key, whose usage is asked for. Empty: everything."""
+    interval: Global___UsageInterval.ValueType
+    """The time of one row, in UTC. Unset: one row for the whole time."""
+    page_size: _builtins.int
+    page_token: _builtins.str
+    @_builtins.property
+    def group_by(self) -> _containers.RepeatedScalarFieldContainer[Global___UsageDimension.ValueType]:
+        """Rows are told apart by these. Empty: one row for all of it."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Whole hours. A generation counts in the hour in which it began."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """The first hour that does not count any more."""
+
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        group_by: _abc.Iterable[Global___UsageDimension.ValueType] | None = ...,
+        interval: Global___UsageInterval.ValueType = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "group_by", b"group_by", "interval", b"interval", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryUsageRequest: _TypeAlias = QueryUsageRequest  # noqa: Y015
+
+@_typing.final
+class QueryUsageResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageSum]: ...
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[Global___UsageSum] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryUsageResponse: _TypeAlias = QueryUsageResponse  # noqa: Y015
+
+@_typing.final
+class UsageSum(_message.Message):
+    """What the generations of one row used together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_TIME_FIELD_NUMBER: _builtins.int
+    ORGANIZATION_FIELD_NUMBER: _builtins.int
+    TEAM_FIELD_NUMBER: _builtins.int
+    API_KEY_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    PRIORITY_CLASS_FIELD_NUMBER: _builtins.int
+    REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    INPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_INPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    BILLED_TOKENS_FIELD_NUMBER: _builtins.int
+    DISCARDED_TOKENS_FIELD_NUMBER: _builtins.int
+    RECOMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
+    PREEMPTION_COUNT_FIELD_NUMBER: _builtins.int
+    QUEUE_TIME_FIELD_NUMBER: _builtins.int
+    PREFILL_TIME_FIELD_NUMBER: _builtins.int
+    DECODE_TIME_FIELD_NUMBER: _builtins.int
+    PREEMPTED_TIME_FIELD_NUMBER: _builtins.int
+    organization: _builtins.str
+    """Resource names, of what the rows are told apart by and what contains it; the id alone of what is gone."""
+    team: _builtins.str
+    api_key: _builtins.str
+    """Of the bearer of a token: the id that its usage is kept under."""
+    model: _builtins.str
+    priority_class: _builtins.str
+    """`priorityClasses/{class}`."""
+    request_count: _builtins.int
+    input_tokens: _builtins.int
+    cached_input_tokens: _builtins.int
+    """Part of the input tokens."""
+    output_tokens: _builtins.int
+    billed_tokens: _builtins.int
+    discarded_tokens: _builtins.int
+    """Sampled beyond a stop string, and not billed."""
+    recomputed_tokens: _builtins.int
+    """Computed again after preemption, and not billed."""
+    preemption_count: _builtins.int
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """The begin of the row's time. Unset without an interval."""
+
+    @_builtins.property
+    def queue_time(self) -> _duration_pb2.Duration:
+        """The requests' times together."""
+
+    @_builtins.property
+    def prefill_time(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def decode_time(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def preempted_time(self) -> _duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        organization: _builtins.str = ...,
+        team: _builtins.str = ...,
+        api_key: _builtins.str = ...,
+        model: _builtins.str = ...,
+        priority_class: _builtins.str = ...,
+        request_count: _builtins.int = ...,
+        input_tokens: _builtins.int = ...,
+        cached_input_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        billed_tokens: _builtins.int = ...,
+        discarded_tokens: _builtins.int = ...,
+        recomputed_tokens: _builtins.int = ...,
+        preemption_count: _builtins.int = ...,
+        queue_time: _duration_pb2.Duration | None = ...,
+        prefill_time: _duration_pb2.Duration | None = ...,
+        decode_time: _duration_pb2.Duration | None = ...,
+        preempted_time: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decode_time", b"decode_time", "preempted_time", b"preempted_time", "prefill_time", b"prefill_time", "queue_time", b"queue_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key", "billed_tokens", b"billed_tokens", "cached_input_tokens", b"cached_input_tokens", "decode_time", b"decode_time", "discarded_tokens", b"discarded_tokens", "input_tokens", b"input_tokens", "model", b"model", "organization", b"organization", "output_tokens", b"output_tokens", "preempted_time", b"preempted_time", "preemption_count", b"preemption_count", "prefill_time", b"prefill_time", "priority_class", b"priority_class", "queue_time", b"queue_time", "recomputed_tokens", b"recomputed_tokens", "request_count", b"request_count", "start_time", b"start_time", "team", b"team"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsageSum: _TypeAlias = UsageSum  # noqa: Y015
+
+@_typing.final
+class QueueEntry(_message.Message):
+    """One unfinished request of an engine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_ID_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    TEAM_FIELD_NUMBER: _builtins.int
+    PRIORITY_CLASS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    MAX_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    COMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    PREEMPTION_COUNT_FIELD_NUMBER: _builtins.int
+    DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
+    generation_id: _builtins.str
+    engine: _builtins.str
+    """The engine's address."""
+    team: _builtins.str
+    """`organizations/{o}/teams/{t}`."""
+    priority_class: _builtins.str
+    state: _builtins.str
+    """"waiting", "running", "paused", "swapping_out", "swapped" or "swapping_in"."""
+    prompt_tokens: _builtins.int
+    output_tokens: _builtins.int
+    max_output_tokens: _builtins.int
+    computed_tokens: _builtins.int
+    preemption_count: _builtins.int
+    device_blocks: _builtins.int
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """From its arrival to its first step, or until now."""
+
+    @_builtins.property
+    def age(self) -> _duration_pb2.Duration:
+        """Since its arrival."""
+
+    def __init__(
+        self,
+        *,
+        generation_id: _builtins.str = ...,
+        engine: _builtins.str = ...,
+        team: _builtins.str = ...,
+        priority_class: _builtins.str = ...,
+        state: _builtins.str = ...,
+        prompt_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        max_output_tokens: _builtins.int = ...,
+        computed_tokens: _builtins.int = ...,
+        wait: _duration_pb2.Duration | None = ...,
+        age: _duration_pb2.Duration | None = ...,
+        preemption_count: _builtins.int = ...,
+        device_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "computed_tokens", b"computed_tokens", "device_blocks", b"device_blocks", "engine", b"engine", "generation_id", b"generation_id", "max_output_tokens", b"max_output_tokens", "output_tokens", b"output_tokens", "preemption_count", b"preemption_count", "priority_class", b"priority_class", "prompt_tokens", b"prompt_tokens", "state", b"state", "team", b"team", "wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueEntry: _TypeAlias = QueueEntry  # noqa: Y015
+
+@_typing.final
+class ListQueueRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """A segment may be `-`, any: `organizations/-/teams/-`."""
+    state: _builtins.str
+    """Only those in this state. Empty: all."""
+    page_size: _builtins.int
+    """Default 50, at most 1,000. A page may have fewer although more follow."""
+    page_token: _builtins.str
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        state: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQueueRequest: _TypeAlias = ListQueueRequest  # noqa: Y015
+
+@_typing.final
+class ListQueueResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    UNREACHABLE_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueEntry]: ...
+    @_builtins.property
+    def unreachable(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Engines that did not answer."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___QueueEntry] | None = ...,
+        next_page_token: _builtins.str = ...,
+        unreachable: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "next_page_token", b"next_page_token", "unreachable", b"unreachable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQueueResponse: _TypeAlias = ListQueueResponse  # noqa: Y015
+
+@_typing.final
+class ExplainRequestRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_ID_FIELD_NUMBER: _builtins.int
+    generation_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        generation_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_id", b"generation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainRequestRequest: _TypeAlias = ExplainRequestRequest  # noqa: Y015
+
+@_typing.final
+class ExplainRequestResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    POSITION_IS_LOWER_BOUND_FIELD_NUMBER: _builtins.int
+    ESTIMATED_WAIT_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    TENANT_PREFILL_TOKENS_FIELD_NUMBER: _builtins.int
+    TENANT_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    BLOCKED_BY_FIELD_NUMBER: _builtins.int
+    SCHEDULING_POLICY_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """How many are served before it; exact up to 100."""
+    position_is_lower_bound: _builtins.bool
+    tenant_prefill_tokens: _builtins.int
+    """What the tenant was served since the engine began."""
+    tenant_output_tokens: _builtins.int
+    blocked_by: _builtins.str
+    """What keeps it from getting tokens: "order", "rows", "blocks", "fairness", "kv_pressure", "quota", "reader" or "copy".
+    Empty: nothing.
+    """
+    scheduling_policy: _builtins.str
+    @_builtins.property
+    def request(self) -> Global___QueueEntry: ...
+    @_builtins.property
+    def estimated_wait(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def ahead(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueEntry]:
+        """Those, in the order in which they would be served."""
+
+    @_builtins.property
+    def standing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The policy's counters on the path of its tenant, organization first; higher is more over-served. Empty where the
+        policy does not count.
+        """
+
+    def __init__(
+        self,
+        *,
+        request: Global___QueueEntry | None = ...,
+        position: _builtins.int = ...,
+        position_is_lower_bound: _builtins.bool = ...,
+        estimated_wait: _duration_pb2.Duration | None = ...,
+        ahead: _abc.Iterable[Global___QueueEntry] | None = ...,
+        standing: _abc.Iterable[_builtins.float] | None = ...,
+        tenant_prefill_tokens: _builtins.int = ...,
+        tenant_output_tokens: _builtins.int = ...,
+        blocked_by: _builtins.str = ...,
+        scheduling_policy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["estimated_wait", b"estimated_wait", "request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "blocked_by", b"blocked_by", "estimated_wait", b"estimated_wait", "position", b"position", "position_is_lower_bound", b"position_is_lower_bound", "request", b"request", "scheduling_policy", b"scheduling_policy", "standing", b"standing", "tenant_output_tokens", b"tenant_output_tokens", "tenant_prefill_tokens", b"tenant_prefill_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainRequestResponse: _TypeAlias = ExplainRequestResponse  # noqa: Y015
+
+@_typing.final
+class CancelGenerationsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_IDS_FIELD_NUMBER: _builtins.int
+    API_KEY_FIELD_NUMBER: _builtins.int
+    TEAM_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    api_key: _builtins.str
+    """Everything that the key has running."""
+    team: _builtins.str
+    """Everything that the team has running."""
+    reason: _builtins.str
+    validate_only: _builtins.bool
+    @_builtins.property
+    def generation_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At most 1,000. Or one of the other two."""
+
+    def __init__(
+        self,
+        *,
+        generation_ids: _abc.Iterable[_builtins.str] | None = ...,
+        api_key: _builtins.str = ...,
+        team: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key", "generation_ids", b"generation_ids", "reason", b"reason", "team", b"team", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelGenerationsRequest: _TypeAlias = CancelGenerationsRequest  # noqa: Y015
+
+@_typing.final
+class CancelGenerationsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def generation_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those that were running and have been told to stop; with validate_only, those of this gateway that would be."""
+
+    def __init__(
+        self,
+        *,
+        generation_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_ids", b"generation_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelGenerationsResponse: _TypeAlias = CancelGenerationsResponse  # noqa: Y015

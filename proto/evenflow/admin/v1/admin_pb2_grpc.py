@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from evenflow.admin.v1 import admin_pb2 as evenflow_dot_admin_dot_v1_dot_admin__pb2
+from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -54,6 +55,16 @@ class AdminServiceStub:
                 request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UpdateOrganizationRequest.SerializeToString,
                 response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.Organization.FromString,
                 _registered_method=True)
+        self.DeleteOrganization = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/DeleteOrganization',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteOrganizationRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.Organization.FromString,
+                _registered_method=True)
+        self.UndeleteOrganization = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/UndeleteOrganization',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UndeleteOrganizationRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.Organization.FromString,
+                _registered_method=True)
         self.CreateTeam = channel.unary_unary(
                 '/evenflow.admin.v1.AdminService/CreateTeam',
                 request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.CreateTeamRequest.SerializeToString,
@@ -72,6 +83,16 @@ class AdminServiceStub:
         self.UpdateTeam = channel.unary_unary(
                 '/evenflow.admin.v1.AdminService/UpdateTeam',
                 request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UpdateTeamRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.Team.FromString,
+                _registered_method=True)
+        self.DeleteTeam = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/DeleteTeam',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteTeamRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.Team.FromString,
+                _registered_method=True)
+        self.UndeleteTeam = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/UndeleteTeam',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UndeleteTeamRequest.SerializeToString,
                 response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.Team.FromString,
                 _registered_method=True)
         self.CreateApiKey = channel.unary_unary(
@@ -99,6 +120,21 @@ class AdminServiceStub:
                 request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.RevokeApiKeyRequest.SerializeToString,
                 response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ApiKey.FromString,
                 _registered_method=True)
+        self.RotateApiKey = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/RotateApiKey',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.RotateApiKeyRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ApiKey.FromString,
+                _registered_method=True)
+        self.DeleteApiKey = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/DeleteApiKey',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteApiKeyRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ApiKey.FromString,
+                _registered_method=True)
+        self.UndeleteApiKey = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/UndeleteApiKey',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UndeleteApiKeyRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ApiKey.FromString,
+                _registered_method=True)
         self.CreateQuotaPolicy = channel.unary_unary(
                 '/evenflow.admin.v1.AdminService/CreateQuotaPolicy',
                 request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.CreateQuotaPolicyRequest.SerializeToString,
@@ -119,6 +155,116 @@ class AdminServiceStub:
                 request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UpdateQuotaPolicyRequest.SerializeToString,
                 response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QuotaPolicy.FromString,
                 _registered_method=True)
+        self.GrantTemporaryQuota = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/GrantTemporaryQuota',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.GrantTemporaryQuotaRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QuotaPolicy.FromString,
+                _registered_method=True)
+        self.EndTemporaryQuota = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/EndTemporaryQuota',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.EndTemporaryQuotaRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QuotaPolicy.FromString,
+                _registered_method=True)
+        self.DeleteQuotaPolicy = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/DeleteQuotaPolicy',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteQuotaPolicyRequest.SerializeToString,
+                response_deserializer=google_dot_protobuf_dot_empty__pb2.Empty.FromString,
+                _registered_method=True)
+        self.ApplyPolicies = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/ApplyPolicies',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ApplyPoliciesRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ApplyPoliciesResponse.FromString,
+                _registered_method=True)
+        self.SimulateQuotaPolicies = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/SimulateQuotaPolicies',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.SimulateQuotaPoliciesRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.SimulateQuotaPoliciesResponse.FromString,
+                _registered_method=True)
+        self.CreatePriorityClass = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/CreatePriorityClass',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.CreatePriorityClassRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.PriorityClass.FromString,
+                _registered_method=True)
+        self.GetPriorityClass = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/GetPriorityClass',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.GetPriorityClassRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.PriorityClass.FromString,
+                _registered_method=True)
+        self.ListPriorityClasses = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/ListPriorityClasses',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListPriorityClassesRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListPriorityClassesResponse.FromString,
+                _registered_method=True)
+        self.UpdatePriorityClass = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/UpdatePriorityClass',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UpdatePriorityClassRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.PriorityClass.FromString,
+                _registered_method=True)
+        self.DeletePriorityClass = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/DeletePriorityClass',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.DeletePriorityClassRequest.SerializeToString,
+                response_deserializer=google_dot_protobuf_dot_empty__pb2.Empty.FromString,
+                _registered_method=True)
+        self.ListAuditEvents = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/ListAuditEvents',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListAuditEventsRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListAuditEventsResponse.FromString,
+                _registered_method=True)
+        self.ExportAudit = channel.unary_stream(
+                '/evenflow.admin.v1.AdminService/ExportAudit',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ExportAuditRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ExportAuditResponse.FromString,
+                _registered_method=True)
+        self.CreateJwtIssuer = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/CreateJwtIssuer',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.CreateJwtIssuerRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.JwtIssuer.FromString,
+                _registered_method=True)
+        self.GetJwtIssuer = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/GetJwtIssuer',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.GetJwtIssuerRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.JwtIssuer.FromString,
+                _registered_method=True)
+        self.ListJwtIssuers = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/ListJwtIssuers',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListJwtIssuersRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListJwtIssuersResponse.FromString,
+                _registered_method=True)
+        self.UpdateJwtIssuer = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/UpdateJwtIssuer',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UpdateJwtIssuerRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.JwtIssuer.FromString,
+                _registered_method=True)
+        self.DeleteJwtIssuer = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/DeleteJwtIssuer',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteJwtIssuerRequest.SerializeToString,
+                response_deserializer=google_dot_protobuf_dot_empty__pb2.Empty.FromString,
+                _registered_method=True)
+        self.CreateRoleBinding = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/CreateRoleBinding',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.CreateRoleBindingRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.RoleBinding.FromString,
+                _registered_method=True)
+        self.GetRoleBinding = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/GetRoleBinding',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.GetRoleBindingRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.RoleBinding.FromString,
+                _registered_method=True)
+        self.ListRoleBindings = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/ListRoleBindings',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListRoleBindingsRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListRoleBindingsResponse.FromString,
+                _registered_method=True)
+        self.DeleteRoleBinding = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/DeleteRoleBinding',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteRoleBindingRequest.SerializeToString,
+                response_deserializer=google_dot_protobuf_dot_empty__pb2.Empty.FromString,
+                _registered_method=True)
+        self.QueryUsage = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/QueryUsage',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryUsageRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryUsageResponse.FromString,
+                _registered_method=True)
         self.GetSystemStatus = channel.unary_unary(
                 '/evenflow.admin.v1.AdminService/GetSystemStatus',
                 request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.GetSystemStatusRequest.SerializeToString,
@@ -128,6 +274,21 @@ class AdminServiceStub:
                 '/evenflow.admin.v1.AdminService/SetSchedulingPolicy',
                 request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.SetSchedulingPolicyRequest.SerializeToString,
                 response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.SetSchedulingPolicyResponse.FromString,
+                _registered_method=True)
+        self.ListQueue = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/ListQueue',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListQueueRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListQueueResponse.FromString,
+                _registered_method=True)
+        self.ExplainRequest = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/ExplainRequest',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestResponse.FromString,
+                _registered_method=True)
+        self.CancelGenerations = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/CancelGenerations',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.CancelGenerationsRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.CancelGenerationsResponse.FromString,
                 _registered_method=True)
 
 
@@ -158,6 +319,20 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteOrganization(self, request, context):
+        """Soft: requests are refused from now on, and what is below it goes with it at `expire_time`. With teams that are
+        not deleted: FAILED_PRECONDITION.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndeleteOrganization(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateTeam(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -177,6 +352,19 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateTeam(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteTeam(self, request, context):
+        """As DeleteOrganization. With keys that are neither deleted nor revoked: FAILED_PRECONDITION.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndeleteTeam(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -214,6 +402,27 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RotateApiKey(self, request, context):
+        """A second secret for the same key; the first one works until the grace time is over. A retry under its `request_id`
+        returns the key without the secret, which is in the first answer only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteApiKey(self, request, context):
+        """Refused from now on, and gone at `purge_time`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndeleteApiKey(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateQuotaPolicy(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -238,9 +447,153 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetSystemStatus(self, request, context):
-        """Health of the parts and the engine's figures.
+    def GrantTemporaryQuota(self, request, context):
+        """Raises one limit or budget of a policy until a time, at which it is what it was again.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndTemporaryQuota(self, request, context):
+        """Ends one of them before its time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteQuotaPolicy(self, request, context):
+        """Of a key. Those of organizations and teams go with them: FAILED_PRECONDITION.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApplyPolicies(self, request, context):
+        """Everything that the entries say is in force, or nothing of it. What they leave out stays as it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SimulateQuotaPolicies(self, request, context):
+        """The traffic of the past under other policies: who would have waited, failed, gained. Changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreatePriorityClass(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPriorityClass(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPriorityClasses(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdatePriorityClass(self, request, context):
+        """Governs what is queued and running, too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeletePriorityClass(self, request, context):
+        """While a team or a key names it: FAILED_PRECONDITION.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAuditEvents(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportAudit(self, request, context):
+        """The whole chain in its order; the last message holds its end as the store knows it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateJwtIssuer(self, request, context):
+        """Tokens that the issuer signs are credentials from now on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetJwtIssuer(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListJwtIssuers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateJwtIssuer(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteJwtIssuer(self, request, context):
+        """The issuer's tokens are refused from now on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateRoleBinding(self, request, context):
+        """The principal has the role from now on, beside those that it has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRoleBinding(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRoleBindings(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteRoleBinding(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def QueryUsage(self, request, context):
+        """Health of the parts and the engine's figures.
+        Sums of the ledger. Equal to its rows at any time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetSystemStatus(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -248,6 +601,27 @@ class AdminServiceServicer:
     def SetSchedulingPolicy(self, request, context):
         """From the next step on the engines decide by other policies, whose counters are carried over. Lasts until an engine
         starts again: its settings say what it starts with.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQueue(self, request, context):
+        """What the engines have that has not ended, in order of arrival at each.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainRequest(self, request, context):
+        """Why a request waits: who is served before it, what its tenant was served, which limit it meets.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelGenerations(self, request, context):
+        """Ends generations: those named and those of a team wherever they run, those of a key on this gateway.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -276,6 +650,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UpdateOrganizationRequest.FromString,
                     response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.Organization.SerializeToString,
             ),
+            'DeleteOrganization': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteOrganization,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteOrganizationRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.Organization.SerializeToString,
+            ),
+            'UndeleteOrganization': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndeleteOrganization,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UndeleteOrganizationRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.Organization.SerializeToString,
+            ),
             'CreateTeam': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTeam,
                     request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.CreateTeamRequest.FromString,
@@ -294,6 +678,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
             'UpdateTeam': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateTeam,
                     request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UpdateTeamRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.Team.SerializeToString,
+            ),
+            'DeleteTeam': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteTeam,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteTeamRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.Team.SerializeToString,
+            ),
+            'UndeleteTeam': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndeleteTeam,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UndeleteTeamRequest.FromString,
                     response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.Team.SerializeToString,
             ),
             'CreateApiKey': grpc.unary_unary_rpc_method_handler(
@@ -321,6 +715,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.RevokeApiKeyRequest.FromString,
                     response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ApiKey.SerializeToString,
             ),
+            'RotateApiKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateApiKey,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.RotateApiKeyRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ApiKey.SerializeToString,
+            ),
+            'DeleteApiKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteApiKey,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteApiKeyRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ApiKey.SerializeToString,
+            ),
+            'UndeleteApiKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndeleteApiKey,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UndeleteApiKeyRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ApiKey.SerializeToString,
+            ),
             'CreateQuotaPolicy': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateQuotaPolicy,
                     request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.CreateQuotaPolicyRequest.FromString,
@@ -341,6 +750,116 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UpdateQuotaPolicyRequest.FromString,
                     response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QuotaPolicy.SerializeToString,
             ),
+            'GrantTemporaryQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.GrantTemporaryQuota,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.GrantTemporaryQuotaRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QuotaPolicy.SerializeToString,
+            ),
+            'EndTemporaryQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndTemporaryQuota,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.EndTemporaryQuotaRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QuotaPolicy.SerializeToString,
+            ),
+            'DeleteQuotaPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteQuotaPolicy,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteQuotaPolicyRequest.FromString,
+                    response_serializer=google_dot_protobuf_dot_empty__pb2.Empty.SerializeToString,
+            ),
+            'ApplyPolicies': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApplyPolicies,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ApplyPoliciesRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ApplyPoliciesResponse.SerializeToString,
+            ),
+            'SimulateQuotaPolicies': grpc.unary_unary_rpc_method_handler(
+                    servicer.SimulateQuotaPolicies,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.SimulateQuotaPoliciesRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.SimulateQuotaPoliciesResponse.SerializeToString,
+            ),
+            'CreatePriorityClass': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreatePriorityClass,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.CreatePriorityClassRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.PriorityClass.SerializeToString,
+            ),
+            'GetPriorityClass': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPriorityClass,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.GetPriorityClassRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.PriorityClass.SerializeToString,
+            ),
+            'ListPriorityClasses': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPriorityClasses,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListPriorityClassesRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListPriorityClassesResponse.SerializeToString,
+            ),
+            'UpdatePriorityClass': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdatePriorityClass,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UpdatePriorityClassRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.PriorityClass.SerializeToString,
+            ),
+            'DeletePriorityClass': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePriorityClass,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.DeletePriorityClassRequest.FromString,
+                    response_serializer=google_dot_protobuf_dot_empty__pb2.Empty.SerializeToString,
+            ),
+            'ListAuditEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAuditEvents,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListAuditEventsRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListAuditEventsResponse.SerializeToString,
+            ),
+            'ExportAudit': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportAudit,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ExportAuditRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ExportAuditResponse.SerializeToString,
+            ),
+            'CreateJwtIssuer': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateJwtIssuer,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.CreateJwtIssuerRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.JwtIssuer.SerializeToString,
+            ),
+            'GetJwtIssuer': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetJwtIssuer,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.GetJwtIssuerRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.JwtIssuer.SerializeToString,
+            ),
+            'ListJwtIssuers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListJwtIssuers,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListJwtIssuersRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListJwtIssuersResponse.SerializeToString,
+            ),
+            'UpdateJwtIssuer': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateJwtIssuer,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.UpdateJwtIssuerRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.JwtIssuer.SerializeToString,
+            ),
+            'DeleteJwtIssuer': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteJwtIssuer,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteJwtIssuerRequest.FromString,
+                    response_serializer=google_dot_protobuf_dot_empty__pb2.Empty.SerializeToString,
+            ),
+            'CreateRoleBinding': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateRoleBinding,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.CreateRoleBindingRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.RoleBinding.SerializeToString,
+            ),
+            'GetRoleBinding': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRoleBinding,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.GetRoleBindingRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.RoleBinding.SerializeToString,
+            ),
+            'ListRoleBindings': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRoleBindings,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListRoleBindingsRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListRoleBindingsResponse.SerializeToString,
+            ),
+            'DeleteRoleBinding': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRoleBinding,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteRoleBindingRequest.FromString,
+                    response_serializer=google_dot_protobuf_dot_empty__pb2.Empty.SerializeToString,
+            ),
+            'QueryUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryUsage,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryUsageRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryUsageResponse.SerializeToString,
+            ),
             'GetSystemStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSystemStatus,
                     request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.GetSystemStatusRequest.FromString,
@@ -350,6 +869,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.SetSchedulingPolicy,
                     request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.SetSchedulingPolicyRequest.FromString,
                     response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.SetSchedulingPolicyResponse.SerializeToString,
+            ),
+            'ListQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQueue,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListQueueRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ListQueueResponse.SerializeToString,
+            ),
+            'ExplainRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainRequest,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestResponse.SerializeToString,
+            ),
+            'CancelGenerations': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelGenerations,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.CancelGenerationsRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.CancelGenerationsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -471,6 +1005,60 @@ class AdminService:
             _registered_method=True)
 
     @staticmethod
+    def DeleteOrganization(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/DeleteOrganization',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteOrganizationRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.Organization.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndeleteOrganization(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/UndeleteOrganization',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.UndeleteOrganizationRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.Organization.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CreateTeam(request,
             target,
             options=(),
@@ -567,6 +1155,60 @@ class AdminService:
             target,
             '/evenflow.admin.v1.AdminService/UpdateTeam',
             evenflow_dot_admin_dot_v1_dot_admin__pb2.UpdateTeamRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.Team.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteTeam(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/DeleteTeam',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteTeamRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.Team.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndeleteTeam(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/UndeleteTeam',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.UndeleteTeamRequest.SerializeToString,
             evenflow_dot_admin_dot_v1_dot_admin__pb2.Team.FromString,
             options,
             channel_credentials,
@@ -714,6 +1356,87 @@ class AdminService:
             _registered_method=True)
 
     @staticmethod
+    def RotateApiKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/RotateApiKey',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.RotateApiKeyRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ApiKey.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteApiKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/DeleteApiKey',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteApiKeyRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ApiKey.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndeleteApiKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/UndeleteApiKey',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.UndeleteApiKeyRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ApiKey.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CreateQuotaPolicy(request,
             target,
             options=(),
@@ -822,6 +1545,600 @@ class AdminService:
             _registered_method=True)
 
     @staticmethod
+    def GrantTemporaryQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/GrantTemporaryQuota',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.GrantTemporaryQuotaRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.QuotaPolicy.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndTemporaryQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/EndTemporaryQuota',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.EndTemporaryQuotaRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.QuotaPolicy.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteQuotaPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/DeleteQuotaPolicy',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteQuotaPolicyRequest.SerializeToString,
+            google_dot_protobuf_dot_empty__pb2.Empty.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApplyPolicies(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/ApplyPolicies',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ApplyPoliciesRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ApplyPoliciesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SimulateQuotaPolicies(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/SimulateQuotaPolicies',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.SimulateQuotaPoliciesRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.SimulateQuotaPoliciesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreatePriorityClass(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/CreatePriorityClass',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.CreatePriorityClassRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.PriorityClass.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPriorityClass(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/GetPriorityClass',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.GetPriorityClassRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.PriorityClass.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPriorityClasses(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/ListPriorityClasses',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ListPriorityClassesRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ListPriorityClassesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdatePriorityClass(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/UpdatePriorityClass',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.UpdatePriorityClassRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.PriorityClass.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePriorityClass(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/DeletePriorityClass',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.DeletePriorityClassRequest.SerializeToString,
+            google_dot_protobuf_dot_empty__pb2.Empty.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAuditEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/ListAuditEvents',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ListAuditEventsRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ListAuditEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/ExportAudit',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ExportAuditRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ExportAuditResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateJwtIssuer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/CreateJwtIssuer',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.CreateJwtIssuerRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.JwtIssuer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetJwtIssuer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/GetJwtIssuer',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.GetJwtIssuerRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.JwtIssuer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListJwtIssuers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/ListJwtIssuers',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ListJwtIssuersRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ListJwtIssuersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateJwtIssuer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/UpdateJwtIssuer',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.UpdateJwtIssuerRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.JwtIssuer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteJwtIssuer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/DeleteJwtIssuer',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteJwtIssuerRequest.SerializeToString,
+            google_dot_protobuf_dot_empty__pb2.Empty.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateRoleBinding(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/CreateRoleBinding',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.CreateRoleBindingRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.RoleBinding.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRoleBinding(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/GetRoleBinding',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.GetRoleBindingRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.RoleBinding.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRoleBindings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/ListRoleBindings',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ListRoleBindingsRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ListRoleBindingsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteRoleBinding(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/DeleteRoleBinding',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.DeleteRoleBindingRequest.SerializeToString,
+            google_dot_protobuf_dot_empty__pb2.Empty.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/QueryUsage',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryUsageRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetSystemStatus(request,
             target,
             options=(),
@@ -865,6 +2182,87 @@ class AdminService:
             '/evenflow.admin.v1.AdminService/SetSchedulingPolicy',
             evenflow_dot_admin_dot_v1_dot_admin__pb2.SetSchedulingPolicyRequest.SerializeToString,
             evenflow_dot_admin_dot_v1_dot_admin__pb2.SetSchedulingPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/ListQueue',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ListQueueRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ListQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/ExplainRequest',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelGenerations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/CancelGenerations',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.CancelGenerationsRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.CancelGenerationsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,11 +3,13 @@
 isort:skip_file
 Tenancy, credentials, quota policies and the record of changes. Resource-oriented (AIP-121): names such as
 `organizations/acme/teams/search/apiKeys/ab12…`, etags (154), field masks (134), pagination (158), `request_id` (155)
-and `validate_only` (163).
+and `validate_only` (163). A list or map of a request has at most 64 entries where it does not say otherwise; a page may
+be shorter than it was asked to be.
 """
 
 from collections import abc as _abc
 from evenflow.admin.v1 import admin_pb2 as _admin_pb2
+from google.protobuf import empty_pb2 as _empty_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc
@@ -38,10 +40,18 @@ class AdminServiceStub:
     GetOrganization: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetOrganizationRequest, _admin_pb2.Organization]
     ListOrganizations: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListOrganizationsRequest, _admin_pb2.ListOrganizationsResponse]
     UpdateOrganization: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateOrganizationRequest, _admin_pb2.Organization]
+    DeleteOrganization: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteOrganizationRequest, _admin_pb2.Organization]
+    """Soft: requests are refused from now on, and what is below it goes with it at `expire_time`. With teams that are
+    not deleted: FAILED_PRECONDITION.
+    """
+    UndeleteOrganization: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UndeleteOrganizationRequest, _admin_pb2.Organization]
     CreateTeam: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateTeamRequest, _admin_pb2.Team]
     GetTeam: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetTeamRequest, _admin_pb2.Team]
     ListTeams: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTeamsRequest, _admin_pb2.ListTeamsResponse]
     UpdateTeam: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateTeamRequest, _admin_pb2.Team]
+    DeleteTeam: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteTeamRequest, _admin_pb2.Team]
+    """As DeleteOrganization. With keys that are neither deleted nor revoked: FAILED_PRECONDITION."""
+    UndeleteTeam: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UndeleteTeamRequest, _admin_pb2.Team]
     CreateApiKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateApiKeyRequest, _admin_pb2.ApiKey]
     GetApiKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetApiKeyRequest, _admin_pb2.ApiKey]
     ListApiKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListApiKeysRequest, _admin_pb2.ListApiKeysResponse]
@@ -50,16 +60,64 @@ class AdminServiceStub:
     """Takes effect on every gateway; the key stays on record. Idempotent. The last platform key that can be used is not
     revoked: FAILED_PRECONDITION.
     """
+    RotateApiKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RotateApiKeyRequest, _admin_pb2.ApiKey]
+    """A second secret for the same key; the first one works until the grace time is over. A retry under its `request_id`
+    returns the key without the secret, which is in the first answer only.
+    """
+    DeleteApiKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteApiKeyRequest, _admin_pb2.ApiKey]
+    """Refused from now on, and gone at `purge_time`."""
+    UndeleteApiKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UndeleteApiKeyRequest, _admin_pb2.ApiKey]
     CreateQuotaPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateQuotaPolicyRequest, _admin_pb2.QuotaPolicy]
     GetQuotaPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetQuotaPolicyRequest, _admin_pb2.QuotaPolicy]
     ListQuotaPolicies: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListQuotaPoliciesRequest, _admin_pb2.ListQuotaPoliciesResponse]
     UpdateQuotaPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateQuotaPolicyRequest, _admin_pb2.QuotaPolicy]
+    GrantTemporaryQuota: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GrantTemporaryQuotaRequest, _admin_pb2.QuotaPolicy]
+    """Raises one limit or budget of a policy until a time, at which it is what it was again."""
+    EndTemporaryQuota: _grpc.UnaryUnaryMultiCallable[_admin_pb2.EndTemporaryQuotaRequest, _admin_pb2.QuotaPolicy]
+    """Ends one of them before its time."""
+    DeleteQuotaPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteQuotaPolicyRequest, _empty_pb2.Empty]
+    """Of a key. Those of organizations and teams go with them: FAILED_PRECONDITION."""
+    ApplyPolicies: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ApplyPoliciesRequest, _admin_pb2.ApplyPoliciesResponse]
+    """Everything that the entries say is in force, or nothing of it. What they leave out stays as it is."""
+    SimulateQuotaPolicies: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SimulateQuotaPoliciesRequest, _admin_pb2.SimulateQuotaPoliciesResponse]
+    """The traffic of the past under other policies: who would have waited, failed, gained. Changes nothing."""
+    CreatePriorityClass: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreatePriorityClassRequest, _admin_pb2.PriorityClass]
+    GetPriorityClass: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetPriorityClassRequest, _admin_pb2.PriorityClass]
+    ListPriorityClasses: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPriorityClassesRequest, _admin_pb2.ListPriorityClassesResponse]
+    UpdatePriorityClass: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdatePriorityClassRequest, _admin_pb2.PriorityClass]
+    """Governs what is queued and running, too."""
+    DeletePriorityClass: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeletePriorityClassRequest, _empty_pb2.Empty]
+    """While a team or a key names it: FAILED_PRECONDITION."""
+    ListAuditEvents: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListAuditEventsRequest, _admin_pb2.ListAuditEventsResponse]
+    ExportAudit: _grpc.UnaryStreamMultiCallable[_admin_pb2.ExportAuditRequest, _admin_pb2.ExportAuditResponse]
+    """The whole chain in its order; the last message holds its end as the store knows it."""
+    CreateJwtIssuer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateJwtIssuerRequest, _admin_pb2.JwtIssuer]
+    """Tokens that the issuer signs are credentials from now on."""
+    GetJwtIssuer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetJwtIssuerRequest, _admin_pb2.JwtIssuer]
+    ListJwtIssuers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListJwtIssuersRequest, _admin_pb2.ListJwtIssuersResponse]
+    UpdateJwtIssuer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateJwtIssuerRequest, _admin_pb2.JwtIssuer]
+    DeleteJwtIssuer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteJwtIssuerRequest, _empty_pb2.Empty]
+    """The issuer's tokens are refused from now on."""
+    CreateRoleBinding: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CreateRoleBindingRequest, _admin_pb2.RoleBinding]
+    """The principal has the role from now on, beside those that it has."""
+    GetRoleBinding: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetRoleBindingRequest, _admin_pb2.RoleBinding]
+    ListRoleBindings: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListRoleBindingsRequest, _admin_pb2.ListRoleBindingsResponse]
+    DeleteRoleBinding: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteRoleBindingRequest, _empty_pb2.Empty]
+    QueryUsage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.QueryUsageRequest, _admin_pb2.QueryUsageResponse]
+    """Health of the parts and the engine's figures.
+    Sums of the ledger. Equal to its rows at any time.
+    """
     GetSystemStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetSystemStatusRequest, _admin_pb2.SystemStatus]
-    """Health of the parts and the engine's figures."""
     SetSchedulingPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetSchedulingPolicyRequest, _admin_pb2.SetSchedulingPolicyResponse]
     """From the next step on the engines decide by other policies, whose counters are carried over. Lasts until an engine
     starts again: its settings say what it starts with.
     """
+    ListQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListQueueRequest, _admin_pb2.ListQueueResponse]
+    """What the engines have that has not ended, in order of arrival at each."""
+    ExplainRequest: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequestRequest, _admin_pb2.ExplainRequestResponse]
+    """Why a request waits: who is served before it, what its tenant was served, which limit it meets."""
+    CancelGenerations: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CancelGenerationsRequest, _admin_pb2.CancelGenerationsResponse]
+    """Ends generations: those named and those of a team wherever they run, those of a key on this gateway."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -68,10 +126,18 @@ class AdminServiceAsyncStub(AdminServiceStub):
     GetOrganization: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetOrganizationRequest, _admin_pb2.Organization]  # type: ignore[assignment]
     ListOrganizations: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListOrganizationsRequest, _admin_pb2.ListOrganizationsResponse]  # type: ignore[assignment]
     UpdateOrganization: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateOrganizationRequest, _admin_pb2.Organization]  # type: ignore[assignment]
+    DeleteOrganization: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteOrganizationRequest, _admin_pb2.Organization]  # type: ignore[assignment]
+    """Soft: requests are refused from now on, and what is below it goes with it at `expire_time`. With teams that are
+    not deleted: FAILED_PRECONDITION.
+    """
+    UndeleteOrganization: _aio.UnaryUnaryMultiCallable[_admin_pb2.UndeleteOrganizationRequest, _admin_pb2.Organization]  # type: ignore[assignment]
     CreateTeam: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateTeamRequest, _admin_pb2.Team]  # type: ignore[assignment]
     GetTeam: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetTeamRequest, _admin_pb2.Team]  # type: ignore[assignment]
     ListTeams: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTeamsRequest, _admin_pb2.ListTeamsResponse]  # type: ignore[assignment]
     UpdateTeam: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateTeamRequest, _admin_pb2.Team]  # type: ignore[assignment]
+    DeleteTeam: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteTeamRequest, _admin_pb2.Team]  # type: ignore[assignment]
+    """As DeleteOrganization. With keys that are neither deleted nor revoked: FAILED_PRECONDITION."""
+    UndeleteTeam: _aio.UnaryUnaryMultiCallable[_admin_pb2.UndeleteTeamRequest, _admin_pb2.Team]  # type: ignore[assignment]
     CreateApiKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateApiKeyRequest, _admin_pb2.ApiKey]  # type: ignore[assignment]
     GetApiKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetApiKeyRequest, _admin_pb2.ApiKey]  # type: ignore[assignment]
     ListApiKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListApiKeysRequest, _admin_pb2.ListApiKeysResponse]  # type: ignore[assignment]
@@ -80,16 +146,64 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Takes effect on every gateway; the key stays on record. Idempotent. The last platform key that can be used is not
     revoked: FAILED_PRECONDITION.
     """
+    RotateApiKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.RotateApiKeyRequest, _admin_pb2.ApiKey]  # type: ignore[assignment]
+    """A second secret for the same key; the first one works until the grace time is over. A retry under its `request_id`
+    returns the key without the secret, which is in the first answer only.
+    """
+    DeleteApiKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteApiKeyRequest, _admin_pb2.ApiKey]  # type: ignore[assignment]
+    """Refused from now on, and gone at `purge_time`."""
+    UndeleteApiKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.UndeleteApiKeyRequest, _admin_pb2.ApiKey]  # type: ignore[assignment]
     CreateQuotaPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateQuotaPolicyRequest, _admin_pb2.QuotaPolicy]  # type: ignore[assignment]
     GetQuotaPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetQuotaPolicyRequest, _admin_pb2.QuotaPolicy]  # type: ignore[assignment]
     ListQuotaPolicies: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListQuotaPoliciesRequest, _admin_pb2.ListQuotaPoliciesResponse]  # type: ignore[assignment]
     UpdateQuotaPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateQuotaPolicyRequest, _admin_pb2.QuotaPolicy]  # type: ignore[assignment]
+    GrantTemporaryQuota: _aio.UnaryUnaryMultiCallable[_admin_pb2.GrantTemporaryQuotaRequest, _admin_pb2.QuotaPolicy]  # type: ignore[assignment]
+    """Raises one limit or budget of a policy until a time, at which it is what it was again."""
+    EndTemporaryQuota: _aio.UnaryUnaryMultiCallable[_admin_pb2.EndTemporaryQuotaRequest, _admin_pb2.QuotaPolicy]  # type: ignore[assignment]
+    """Ends one of them before its time."""
+    DeleteQuotaPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteQuotaPolicyRequest, _empty_pb2.Empty]  # type: ignore[assignment]
+    """Of a key. Those of organizations and teams go with them: FAILED_PRECONDITION."""
+    ApplyPolicies: _aio.UnaryUnaryMultiCallable[_admin_pb2.ApplyPoliciesRequest, _admin_pb2.ApplyPoliciesResponse]  # type: ignore[assignment]
+    """Everything that the entries say is in force, or nothing of it. What they leave out stays as it is."""
+    SimulateQuotaPolicies: _aio.UnaryUnaryMultiCallable[_admin_pb2.SimulateQuotaPoliciesRequest, _admin_pb2.SimulateQuotaPoliciesResponse]  # type: ignore[assignment]
+    """The traffic of the past under other policies: who would have waited, failed, gained. Changes nothing."""
+    CreatePriorityClass: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreatePriorityClassRequest, _admin_pb2.PriorityClass]  # type: ignore[assignment]
+    GetPriorityClass: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetPriorityClassRequest, _admin_pb2.PriorityClass]  # type: ignore[assignment]
+    ListPriorityClasses: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListPriorityClassesRequest, _admin_pb2.ListPriorityClassesResponse]  # type: ignore[assignment]
+    UpdatePriorityClass: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdatePriorityClassRequest, _admin_pb2.PriorityClass]  # type: ignore[assignment]
+    """Governs what is queued and running, too."""
+    DeletePriorityClass: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeletePriorityClassRequest, _empty_pb2.Empty]  # type: ignore[assignment]
+    """While a team or a key names it: FAILED_PRECONDITION."""
+    ListAuditEvents: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListAuditEventsRequest, _admin_pb2.ListAuditEventsResponse]  # type: ignore[assignment]
+    ExportAudit: _aio.UnaryStreamMultiCallable[_admin_pb2.ExportAuditRequest, _admin_pb2.ExportAuditResponse]  # type: ignore[assignment]
+    """The whole chain in its order; the last message holds its end as the store knows it."""
+    CreateJwtIssuer: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateJwtIssuerRequest, _admin_pb2.JwtIssuer]  # type: ignore[assignment]
+    """Tokens that the issuer signs are credentials from now on."""
+    GetJwtIssuer: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetJwtIssuerRequest, _admin_pb2.JwtIssuer]  # type: ignore[assignment]
+    ListJwtIssuers: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListJwtIssuersRequest, _admin_pb2.ListJwtIssuersResponse]  # type: ignore[assignment]
+    UpdateJwtIssuer: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateJwtIssuerRequest, _admin_pb2.JwtIssuer]  # type: ignore[assignment]
+    DeleteJwtIssuer: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteJwtIssuerRequest, _empty_pb2.Empty]  # type: ignore[assignment]
+    """The issuer's tokens are refused from now on."""
+    CreateRoleBinding: _aio.UnaryUnaryMultiCallable[_admin_pb2.CreateRoleBindingRequest, _admin_pb2.RoleBinding]  # type: ignore[assignment]
+    """The principal has the role from now on, beside those that it has."""
+    GetRoleBinding: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetRoleBindingRequest, _admin_pb2.RoleBinding]  # type: ignore[assignment]
+    ListRoleBindings: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListRoleBindingsRequest, _admin_pb2.ListRoleBindingsResponse]  # type: ignore[assignment]
+    DeleteRoleBinding: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteRoleBindingRequest, _empty_pb2.Empty]  # type: ignore[assignment]
+    QueryUsage: _aio.UnaryUnaryMultiCallable[_admin_pb2.QueryUsageRequest, _admin_pb2.QueryUsageResponse]  # type: ignore[assignment]
+    """Health of the parts and the engine's figures.
+    Sums of the ledger. Equal to its rows at any time.
+    """
     GetSystemStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetSystemStatusRequest, _admin_pb2.SystemStatus]  # type: ignore[assignment]
-    """Health of the parts and the engine's figures."""
     SetSchedulingPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetSchedulingPolicyRequest, _admin_pb2.SetSchedulingPolicyResponse]  # type: ignore[assignment]
     """From the next step on the engines decide by other policies, whose counters are carried over. Lasts until an engine
     starts again: its settings say what it starts with.
     """
+    ListQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListQueueRequest, _admin_pb2.ListQueueResponse]  # type: ignore[assignment]
+    """What the engines have that has not ended, in order of arrival at each."""
+    ExplainRequest: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequestRequest, _admin_pb2.ExplainRequestResponse]  # type: ignore[assignment]
+    """Why a request waits: who is served before it, what its tenant was served, which limit it meets."""
+    CancelGenerations: _aio.UnaryUnaryMultiCallable[_admin_pb2.CancelGenerationsRequest, _admin_pb2.CancelGenerationsResponse]  # type: ignore[assignment]
+    """Ends generations: those named and those of a team wherever they run, those of a key on this gateway."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -121,6 +235,23 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.Organization, _abc.Awaitable[_admin_pb2.Organization]]: ...
 
     @_abc_1.abstractmethod
+    def DeleteOrganization(
+        self,
+        request: _admin_pb2.DeleteOrganizationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Organization, _abc.Awaitable[_admin_pb2.Organization]]:
+        """Soft: requests are refused from now on, and what is below it goes with it at `expire_time`. With teams that are
+        not deleted: FAILED_PRECONDITION.
+        """
+
+    @_abc_1.abstractmethod
+    def UndeleteOrganization(
+        self,
+        request: _admin_pb2.UndeleteOrganizationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Organization, _abc.Awaitable[_admin_pb2.Organization]]: ...
+
+    @_abc_1.abstractmethod
     def CreateTeam(
         self,
         request: _admin_pb2.CreateTeamRequest,
@@ -145,6 +276,21 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     def UpdateTeam(
         self,
         request: _admin_pb2.UpdateTeamRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Team, _abc.Awaitable[_admin_pb2.Team]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteTeam(
+        self,
+        request: _admin_pb2.DeleteTeamRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Team, _abc.Awaitable[_admin_pb2.Team]]:
+        """As DeleteOrganization. With keys that are neither deleted nor revoked: FAILED_PRECONDITION."""
+
+    @_abc_1.abstractmethod
+    def UndeleteTeam(
+        self,
+        request: _admin_pb2.UndeleteTeamRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.Team, _abc.Awaitable[_admin_pb2.Team]]: ...
 
@@ -187,6 +333,31 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def RotateApiKey(
+        self,
+        request: _admin_pb2.RotateApiKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ApiKey, _abc.Awaitable[_admin_pb2.ApiKey]]:
+        """A second secret for the same key; the first one works until the grace time is over. A retry under its `request_id`
+        returns the key without the secret, which is in the first answer only.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteApiKey(
+        self,
+        request: _admin_pb2.DeleteApiKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ApiKey, _abc.Awaitable[_admin_pb2.ApiKey]]:
+        """Refused from now on, and gone at `purge_time`."""
+
+    @_abc_1.abstractmethod
+    def UndeleteApiKey(
+        self,
+        request: _admin_pb2.UndeleteApiKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ApiKey, _abc.Awaitable[_admin_pb2.ApiKey]]: ...
+
+    @_abc_1.abstractmethod
     def CreateQuotaPolicy(
         self,
         request: _admin_pb2.CreateQuotaPolicyRequest,
@@ -215,12 +386,179 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_admin_pb2.QuotaPolicy, _abc.Awaitable[_admin_pb2.QuotaPolicy]]: ...
 
     @_abc_1.abstractmethod
+    def GrantTemporaryQuota(
+        self,
+        request: _admin_pb2.GrantTemporaryQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.QuotaPolicy, _abc.Awaitable[_admin_pb2.QuotaPolicy]]:
+        """Raises one limit or budget of a policy until a time, at which it is what it was again."""
+
+    @_abc_1.abstractmethod
+    def EndTemporaryQuota(
+        self,
+        request: _admin_pb2.EndTemporaryQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.QuotaPolicy, _abc.Awaitable[_admin_pb2.QuotaPolicy]]:
+        """Ends one of them before its time."""
+
+    @_abc_1.abstractmethod
+    def DeleteQuotaPolicy(
+        self,
+        request: _admin_pb2.DeleteQuotaPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_empty_pb2.Empty, _abc.Awaitable[_empty_pb2.Empty]]:
+        """Of a key. Those of organizations and teams go with them: FAILED_PRECONDITION."""
+
+    @_abc_1.abstractmethod
+    def ApplyPolicies(
+        self,
+        request: _admin_pb2.ApplyPoliciesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ApplyPoliciesResponse, _abc.Awaitable[_admin_pb2.ApplyPoliciesResponse]]:
+        """Everything that the entries say is in force, or nothing of it. What they leave out stays as it is."""
+
+    @_abc_1.abstractmethod
+    def SimulateQuotaPolicies(
+        self,
+        request: _admin_pb2.SimulateQuotaPoliciesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SimulateQuotaPoliciesResponse, _abc.Awaitable[_admin_pb2.SimulateQuotaPoliciesResponse]]:
+        """The traffic of the past under other policies: who would have waited, failed, gained. Changes nothing."""
+
+    @_abc_1.abstractmethod
+    def CreatePriorityClass(
+        self,
+        request: _admin_pb2.CreatePriorityClassRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PriorityClass, _abc.Awaitable[_admin_pb2.PriorityClass]]: ...
+
+    @_abc_1.abstractmethod
+    def GetPriorityClass(
+        self,
+        request: _admin_pb2.GetPriorityClassRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PriorityClass, _abc.Awaitable[_admin_pb2.PriorityClass]]: ...
+
+    @_abc_1.abstractmethod
+    def ListPriorityClasses(
+        self,
+        request: _admin_pb2.ListPriorityClassesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListPriorityClassesResponse, _abc.Awaitable[_admin_pb2.ListPriorityClassesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UpdatePriorityClass(
+        self,
+        request: _admin_pb2.UpdatePriorityClassRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PriorityClass, _abc.Awaitable[_admin_pb2.PriorityClass]]:
+        """Governs what is queued and running, too."""
+
+    @_abc_1.abstractmethod
+    def DeletePriorityClass(
+        self,
+        request: _admin_pb2.DeletePriorityClassRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_empty_pb2.Empty, _abc.Awaitable[_empty_pb2.Empty]]:
+        """While a team or a key names it: FAILED_PRECONDITION."""
+
+    @_abc_1.abstractmethod
+    def ListAuditEvents(
+        self,
+        request: _admin_pb2.ListAuditEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListAuditEventsResponse, _abc.Awaitable[_admin_pb2.ListAuditEventsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ExportAudit(
+        self,
+        request: _admin_pb2.ExportAuditRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.ExportAuditResponse], _abc.AsyncIterator[_admin_pb2.ExportAuditResponse]]:
+        """The whole chain in its order; the last message holds its end as the store knows it."""
+
+    @_abc_1.abstractmethod
+    def CreateJwtIssuer(
+        self,
+        request: _admin_pb2.CreateJwtIssuerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.JwtIssuer, _abc.Awaitable[_admin_pb2.JwtIssuer]]:
+        """Tokens that the issuer signs are credentials from now on."""
+
+    @_abc_1.abstractmethod
+    def GetJwtIssuer(
+        self,
+        request: _admin_pb2.GetJwtIssuerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.JwtIssuer, _abc.Awaitable[_admin_pb2.JwtIssuer]]: ...
+
+    @_abc_1.abstractmethod
+    def ListJwtIssuers(
+        self,
+        request: _admin_pb2.ListJwtIssuersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListJwtIssuersResponse, _abc.Awaitable[_admin_pb2.ListJwtIssuersResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UpdateJwtIssuer(
+        self,
+        request: _admin_pb2.UpdateJwtIssuerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.JwtIssuer, _abc.Awaitable[_admin_pb2.JwtIssuer]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteJwtIssuer(
+        self,
+        request: _admin_pb2.DeleteJwtIssuerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_empty_pb2.Empty, _abc.Awaitable[_empty_pb2.Empty]]:
+        """The issuer's tokens are refused from now on."""
+
+    @_abc_1.abstractmethod
+    def CreateRoleBinding(
+        self,
+        request: _admin_pb2.CreateRoleBindingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RoleBinding, _abc.Awaitable[_admin_pb2.RoleBinding]]:
+        """The principal has the role from now on, beside those that it has."""
+
+    @_abc_1.abstractmethod
+    def GetRoleBinding(
+        self,
+        request: _admin_pb2.GetRoleBindingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RoleBinding, _abc.Awaitable[_admin_pb2.RoleBinding]]: ...
+
+    @_abc_1.abstractmethod
+    def ListRoleBindings(
+        self,
+        request: _admin_pb2.ListRoleBindingsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListRoleBindingsResponse, _abc.Awaitable[_admin_pb2.ListRoleBindingsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteRoleBinding(
+        self,
+        request: _admin_pb2.DeleteRoleBindingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_empty_pb2.Empty, _abc.Awaitable[_empty_pb2.Empty]]: ...
+
+    @_abc_1.abstractmethod
+    def QueryUsage(
+        self,
+        request: _admin_pb2.QueryUsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.QueryUsageResponse, _abc.Awaitable[_admin_pb2.QueryUsageResponse]]:
+        """Health of the parts and the engine's figures.
+        Sums of the ledger. Equal to its rows at any time.
+        """
+
+    @_abc_1.abstractmethod
     def GetSystemStatus(
         self,
         request: _admin_pb2.GetSystemStatusRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_admin_pb2.SystemStatus, _abc.Awaitable[_admin_pb2.SystemStatus]]:
-        """Health of the parts and the engine's figures."""
+    ) -> _typing.Union[_admin_pb2.SystemStatus, _abc.Awaitable[_admin_pb2.SystemStatus]]: ...
 
     @_abc_1.abstractmethod
     def SetSchedulingPolicy(
@@ -231,5 +569,29 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """From the next step on the engines decide by other policies, whose counters are carried over. Lasts until an engine
         starts again: its settings say what it starts with.
         """
+
+    @_abc_1.abstractmethod
+    def ListQueue(
+        self,
+        request: _admin_pb2.ListQueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListQueueResponse, _abc.Awaitable[_admin_pb2.ListQueueResponse]]:
+        """What the engines have that has not ended, in order of arrival at each."""
+
+    @_abc_1.abstractmethod
+    def ExplainRequest(
+        self,
+        request: _admin_pb2.ExplainRequestRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ExplainRequestResponse, _abc.Awaitable[_admin_pb2.ExplainRequestResponse]]:
+        """Why a request waits: who is served before it, what its tenant was served, which limit it meets."""
+
+    @_abc_1.abstractmethod
+    def CancelGenerations(
+        self,
+        request: _admin_pb2.CancelGenerationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CancelGenerationsResponse, _abc.Awaitable[_admin_pb2.CancelGenerationsResponse]]:
+        """Ends generations: those named and those of a team wherever they run, those of a key on this gateway."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

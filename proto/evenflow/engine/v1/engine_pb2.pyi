@@ -32,6 +32,7 @@ class _CancelReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CancelRe
     """The gateway found a stop string: what was sampled beyond is discarded, the end is a normal one."""
     CANCEL_REASON_DEADLINE: _CancelReason.ValueType  # 3
     CANCEL_REASON_KEY_REVOKED: _CancelReason.ValueType  # 4
+    CANCEL_REASON_ADMINISTRATOR: _CancelReason.ValueType  # 5
 
 class CancelReason(_CancelReason, metaclass=_CancelReasonEnumTypeWrapper): ...
 
@@ -42,6 +43,7 @@ CANCEL_REASON_STOP_STRING: CancelReason.ValueType  # 2
 """The gateway found a stop string: what was sampled beyond is discarded, the end is a normal one."""
 CANCEL_REASON_DEADLINE: CancelReason.ValueType  # 3
 CANCEL_REASON_KEY_REVOKED: CancelReason.ValueType  # 4
+CANCEL_REASON_ADMINISTRATOR: CancelReason.ValueType  # 5
 Global___CancelReason: _TypeAlias = CancelReason  # noqa: Y015
 
 class _PreemptionMode:
@@ -171,6 +173,10 @@ class StartGeneration(_message.Message):
     MAX_QUEUE_WAIT_NS_FIELD_NUMBER: _builtins.int
     POLICY_REVISION_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    USAGE_TAG_FIELD_NUMBER: _builtins.int
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    REPORTS_QUEUE_FIELD_NUMBER: _builtins.int
+    SENDER_ID_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.str
     """The gateway's UUIDv7."""
     cache_salt: _builtins.bytes
@@ -184,6 +190,14 @@ class StartGeneration(_message.Message):
     """Nanoseconds the request may wait before its first step. Unset: none."""
     policy_revision: _builtins.int
     protocol_version: _builtins.int
+    usage_tag: _builtins.bytes
+    """Comes back in StreamUsageResponse, so that the request can be accounted for by that alone. Never prompt text."""
+    ledger_id: _builtins.str
+    """The ledger that the request is to be in. Empty: nobody asks for its usage."""
+    reports_queue: _builtins.bool
+    """Whether the engine answers with `queued_at` while the request waits, at most once a second, when it has changed."""
+    sender_id: _builtins.str
+    """Who of the tenant sent it, an id of the gateway's that means nothing here but to CancelRequests. Empty: nobody."""
     @_builtins.property
     def path(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightedNode]:
         """Root to leaf without the root: (organization, team)."""
@@ -209,10 +223,14 @@ class StartGeneration(_message.Message):
         max_queue_wait_ns: _builtins.int | None = ...,
         policy_revision: _builtins.int = ...,
         protocol_version: _builtins.int = ...,
+        usage_tag: _builtins.bytes = ...,
+        ledger_id: _builtins.str = ...,
+        reports_queue: _builtins.bool = ...,
+        sender_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_ns", b"_deadline_ns", "_grant_output_tokens", b"_grant_output_tokens", "_max_queue_wait_ns", b"_max_queue_wait_ns", "deadline_ns", b"deadline_ns", "grant_output_tokens", b"grant_output_tokens", "max_queue_wait_ns", b"max_queue_wait_ns", "priority_class", b"priority_class", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_ns", b"_deadline_ns", "_grant_output_tokens", b"_grant_output_tokens", "_max_queue_wait_ns", b"_max_queue_wait_ns", "cache_salt", b"cache_salt", "deadline_ns", b"deadline_ns", "generation_id", b"generation_id", "grant_output_tokens", b"grant_output_tokens", "max_output_tokens", b"max_output_tokens", "max_queue_wait_ns", b"max_queue_wait_ns", "path", b"path", "policy_revision", b"policy_revision", "priority_class", b"priority_class", "prompt_token_ids", b"prompt_token_ids", "protocol_version", b"protocol_version", "sampling", b"sampling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_ns", b"_deadline_ns", "_grant_output_tokens", b"_grant_output_tokens", "_max_queue_wait_ns", b"_max_queue_wait_ns", "cache_salt", b"cache_salt", "deadline_ns", b"deadline_ns", "generation_id", b"generation_id", "grant_output_tokens", b"grant_output_tokens", "ledger_id", b"ledger_id", "max_output_tokens", b"max_output_tokens", "max_queue_wait_ns", b"max_queue_wait_ns", "path", b"path", "policy_revision", b"policy_revision", "priority_class", b"priority_class", "prompt_token_ids", b"prompt_token_ids", "protocol_version", b"protocol_version", "reports_queue", b"reports_queue", "sampling", b"sampling", "sender_id", b"sender_id", "usage_tag", b"usage_tag"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deadline_ns: _TypeAlias = _typing.Literal["deadline_ns"]  # noqa: Y015
     _WhichOneofArgType__deadline_ns: _TypeAlias = _typing.Literal["_deadline_ns", b"_deadline_ns"]  # noqa: Y015
@@ -411,17 +429,23 @@ class Cancel(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REASON_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     reason: Global___CancelReason.ValueType
+    output_tokens: _builtins.int
+    """With STOP_STRING: the output tokens up to the stop string's end. What was sampled beyond is not billed."""
     def __init__(
         self,
         *,
         reason: Global___CancelReason.ValueType = ...,
+        output_tokens: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens", "output_tokens", b"output_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens", "output_tokens", b"output_tokens", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__output_tokens: _TypeAlias = _typing.Literal["output_tokens"]  # noqa: Y015
+    _WhichOneofArgType__output_tokens: _TypeAlias = _typing.Literal["_output_tokens", b"_output_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__output_tokens) -> _WhichOneofReturnType__output_tokens | None: ...
 
 Global___Cancel: _TypeAlias = Cancel  # noqa: Y015
 
@@ -515,23 +539,31 @@ Global___Admitted: _TypeAlias = Admitted  # noqa: Y015
 
 @_typing.final
 class QueuedAt(_message.Message):
+    """How many requests the policy would serve before this one; exact up to 100."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     POSITION_FIELD_NUMBER: _builtins.int
     POSITION_IS_LOWER_BOUND_FIELD_NUMBER: _builtins.int
+    ESTIMATED_WAIT_NS_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     position_is_lower_bound: _builtins.bool
+    estimated_wait_ns: _builtins.int
+    """By the pace at which requests were lately taken in. Unset: nothing was yet."""
     def __init__(
         self,
         *,
         position: _builtins.int = ...,
         position_is_lower_bound: _builtins.bool = ...,
+        estimated_wait_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_estimated_wait_ns", b"_estimated_wait_ns", "estimated_wait_ns", b"estimated_wait_ns"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["position", b"position", "position_is_lower_bound", b"position_is_lower_bound"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_estimated_wait_ns", b"_estimated_wait_ns", "estimated_wait_ns", b"estimated_wait_ns", "position", b"position", "position_is_lower_bound", b"position_is_lower_bound"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__estimated_wait_ns: _TypeAlias = _typing.Literal["estimated_wait_ns"]  # noqa: Y015
+    _WhichOneofArgType__estimated_wait_ns: _TypeAlias = _typing.Literal["_estimated_wait_ns", b"_estimated_wait_ns"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__estimated_wait_ns) -> _WhichOneofReturnType__estimated_wait_ns | None: ...
 
 Global___QueuedAt: _TypeAlias = QueuedAt  # noqa: Y015
 
@@ -641,9 +673,12 @@ class Finished(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    CANCEL_REASON_FIELD_NUMBER: _builtins.int
     reason: Global___FinishReason.ValueType
     error: _builtins.str
     """With reason ERROR: what a client may read. Never prompt text."""
+    cancel_reason: Global___CancelReason.ValueType
+    """With reason CANCELLED by CancelRequests: its reason."""
     @_builtins.property
     def usage(self) -> Global___Usage: ...
     @_builtins.property
@@ -655,10 +690,11 @@ class Finished(_message.Message):
         usage: Global___Usage | None = ...,
         timings: Global___Timings | None = ...,
         error: _builtins.str = ...,
+        cancel_reason: Global___CancelReason.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "reason", b"reason", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_reason", b"cancel_reason", "error", b"error", "reason", b"reason", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -933,6 +969,11 @@ class GetStatsResponse(_message.Message):
     POLICY_FAULT_FIELD_NUMBER: _builtins.int
     NUM_SWAPS_FIELD_NUMBER: _builtins.int
     NUM_PAUSES_FIELD_NUMBER: _builtins.int
+    MAX_NUM_SEQS_FIELD_NUMBER: _builtins.int
+    MAX_NUM_BATCHED_TOKENS_FIELD_NUMBER: _builtins.int
+    UNACKNOWLEDGED_USAGE_FIELD_NUMBER: _builtins.int
+    DROPPED_USAGE_FIELD_NUMBER: _builtins.int
+    NEW_REQUEST_WAIT_NS_FIELD_NUMBER: _builtins.int
     scheduling_policy: _builtins.str
     preemption_policy: _builtins.str
     running: _builtins.int
@@ -960,6 +1001,16 @@ class GetStatsResponse(_message.Message):
     """Which policy was replaced by the order of arrival, and why. Empty: none."""
     num_swaps: _builtins.int
     num_pauses: _builtins.int
+    max_num_seqs: _builtins.int
+    """Of one step."""
+    max_num_batched_tokens: _builtins.int
+    unacknowledged_usage: _builtins.int
+    """Usage of ended requests that no ledger has acknowledged yet, and how often the oldest of too many was dropped."""
+    dropped_usage: _builtins.int
+    new_request_wait_ns: _builtins.int
+    """What a request that comes now may wait before its first step, by the pace at which requests were lately taken in.
+    Unset: nobody can tell.
+    """
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantStats]: ...
     @_builtins.property
@@ -999,12 +1050,19 @@ class GetStatsResponse(_message.Message):
         policy_fault: _builtins.str = ...,
         num_swaps: _builtins.int = ...,
         num_pauses: _builtins.int = ...,
+        max_num_seqs: _builtins.int = ...,
+        max_num_batched_tokens: _builtins.int = ...,
+        unacknowledged_usage: _builtins.int = ...,
+        dropped_usage: _builtins.int = ...,
+        new_request_wait_ns: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["prices", b"prices"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_new_request_wait_ns", b"_new_request_wait_ns", "new_request_wait_ns", b"new_request_wait_ns", "prices", b"prices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "draining", b"draining", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "mean_step_ms", b"mean_step_ms", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "prices", b"prices", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "uptime_s", b"uptime_s", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_new_request_wait_ns", b"_new_request_wait_ns", "block_size", b"block_size", "draining", b"draining", "dropped_usage", b"dropped_usage", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "mean_step_ms", b"mean_step_ms", "new_request_wait_ns", b"new_request_wait_ns", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "prices", b"prices", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "unacknowledged_usage", b"unacknowledged_usage", "uptime_s", b"uptime_s", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__new_request_wait_ns: _TypeAlias = _typing.Literal["new_request_wait_ns"]  # noqa: Y015
+    _WhichOneofArgType__new_request_wait_ns: _TypeAlias = _typing.Literal["_new_request_wait_ns", b"_new_request_wait_ns"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__new_request_wait_ns) -> _WhichOneofReturnType__new_request_wait_ns | None: ...
 
 Global___GetStatsResponse: _TypeAlias = GetStatsResponse  # noqa: Y015
 
@@ -1260,19 +1318,69 @@ Global___SetSchedulingPolicyRequest: _TypeAlias = SetSchedulingPolicyRequest  # 
 class SetSchedulingPolicyResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class PreviousOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class PreviousPreemptionOptionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     PREVIOUS_NAME_FIELD_NUMBER: _builtins.int
     PREVIOUS_PREEMPTION_NAME_FIELD_NUMBER: _builtins.int
+    PREVIOUS_OPTIONS_FIELD_NUMBER: _builtins.int
+    PREVIOUS_PREEMPTION_OPTIONS_FIELD_NUMBER: _builtins.int
     previous_name: _builtins.str
     previous_preemption_name: _builtins.str
+    @_builtins.property
+    def previous_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """As they were given; what is not among them had its default."""
+
+    @_builtins.property
+    def previous_preemption_options(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     def __init__(
         self,
         *,
         previous_name: _builtins.str = ...,
         previous_preemption_name: _builtins.str = ...,
+        previous_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        previous_preemption_options: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["previous_name", b"previous_name", "previous_preemption_name", b"previous_preemption_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["previous_name", b"previous_name", "previous_options", b"previous_options", "previous_preemption_name", b"previous_preemption_name", "previous_preemption_options", b"previous_preemption_options"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1467,6 +1575,10 @@ class RequestSummary(_message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     COMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
     WAITED_NS_FIELD_NUMBER: _builtins.int
+    MAX_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
+    NUM_PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    AGE_NS_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.str
     priority_class: _builtins.str
     state: _builtins.str
@@ -1475,6 +1587,12 @@ class RequestSummary(_message.Message):
     output_tokens: _builtins.int
     computed_tokens: _builtins.int
     waited_ns: _builtins.int
+    """From its arrival to its first step, or until now."""
+    max_output_tokens: _builtins.int
+    device_blocks: _builtins.int
+    num_preemptions: _builtins.int
+    age_ns: _builtins.int
+    """Since its arrival."""
     @_builtins.property
     def path(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightedNode]: ...
     def __init__(
@@ -1488,10 +1606,14 @@ class RequestSummary(_message.Message):
         output_tokens: _builtins.int = ...,
         computed_tokens: _builtins.int = ...,
         waited_ns: _builtins.int = ...,
+        max_output_tokens: _builtins.int = ...,
+        device_blocks: _builtins.int = ...,
+        num_preemptions: _builtins.int = ...,
+        age_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computed_tokens", b"computed_tokens", "generation_id", b"generation_id", "output_tokens", b"output_tokens", "path", b"path", "priority_class", b"priority_class", "prompt_tokens", b"prompt_tokens", "state", b"state", "waited_ns", b"waited_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_ns", b"age_ns", "computed_tokens", b"computed_tokens", "device_blocks", b"device_blocks", "generation_id", b"generation_id", "max_output_tokens", b"max_output_tokens", "num_preemptions", b"num_preemptions", "output_tokens", b"output_tokens", "path", b"path", "priority_class", b"priority_class", "prompt_tokens", b"prompt_tokens", "state", b"state", "waited_ns", b"waited_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1504,6 +1626,7 @@ class ListRequestsRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
+    """Default and most: 1,000."""
     page_token: _builtins.str
     def __init__(
         self,
@@ -1543,6 +1666,63 @@ class ListRequestsResponse(_message.Message):
 Global___ListRequestsResponse: _TypeAlias = ListRequestsResponse  # noqa: Y015
 
 @_typing.final
+class CancelRequestsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_IDS_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SENDER_ID_FIELD_NUMBER: _builtins.int
+    reason: Global___CancelReason.ValueType
+    sender_id: _builtins.str
+    """As in StartGeneration; empty: of any."""
+    @_builtins.property
+    def generation_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of these that `path` and `sender_id` have, or all that they have if there are none."""
+
+    @_builtins.property
+    def path(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """(organization, team) of the tenant; empty: of any."""
+
+    def __init__(
+        self,
+        *,
+        generation_ids: _abc.Iterable[_builtins.str] | None = ...,
+        path: _abc.Iterable[_builtins.str] | None = ...,
+        reason: Global___CancelReason.ValueType = ...,
+        sender_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_ids", b"generation_ids", "path", b"path", "reason", b"reason", "sender_id", b"sender_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRequestsRequest: _TypeAlias = CancelRequestsRequest  # noqa: Y015
+
+@_typing.final
+class CancelRequestsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def generation_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those that were unfinished."""
+
+    def __init__(
+        self,
+        *,
+        generation_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_ids", b"generation_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelRequestsResponse: _TypeAlias = CancelRequestsResponse  # noqa: Y015
+
+@_typing.final
 class ExplainRequestRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1571,14 +1751,34 @@ class ExplainRequestResponse(_message.Message):
     AHEAD_FIELD_NUMBER: _builtins.int
     ATTAINED_SERVICE_FIELD_NUMBER: _builtins.int
     BLOCKED_BY_FIELD_NUMBER: _builtins.int
+    SCHEDULING_POLICY_FIELD_NUMBER: _builtins.int
+    ESTIMATED_WAIT_NS_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    TENANT_PREFILL_TOKENS_FIELD_NUMBER: _builtins.int
+    TENANT_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     position_is_lower_bound: _builtins.bool
     attained_service: _builtins.float
+    """The policy's counter of the tenant, at its team; 0 where the policy does not count."""
     blocked_by: _builtins.str
+    """What keeps it from getting tokens: "order", "rows", "blocks", "fairness", "kv_pressure", "quota", "reader" or "copy".
+    Empty: nothing.
+    """
+    scheduling_policy: _builtins.str
+    estimated_wait_ns: _builtins.int
+    tenant_prefill_tokens: _builtins.int
+    """Prompt and output tokens that the tenant was served since the engine began."""
+    tenant_output_tokens: _builtins.int
     @_builtins.property
     def request(self) -> Global___RequestSummary: ...
     @_builtins.property
-    def ahead(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestSummary]: ...
+    def ahead(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestSummary]:
+        """In the order in which they would be served."""
+
+    @_builtins.property
+    def standing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The path's counters, from the organization on."""
+
     def __init__(
         self,
         *,
@@ -1588,12 +1788,19 @@ class ExplainRequestResponse(_message.Message):
         ahead: _abc.Iterable[Global___RequestSummary] | None = ...,
         attained_service: _builtins.float = ...,
         blocked_by: _builtins.str = ...,
+        scheduling_policy: _builtins.str = ...,
+        estimated_wait_ns: _builtins.int | None = ...,
+        standing: _abc.Iterable[_builtins.float] | None = ...,
+        tenant_prefill_tokens: _builtins.int = ...,
+        tenant_output_tokens: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_estimated_wait_ns", b"_estimated_wait_ns", "estimated_wait_ns", b"estimated_wait_ns", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "attained_service", b"attained_service", "blocked_by", b"blocked_by", "position", b"position", "position_is_lower_bound", b"position_is_lower_bound", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_estimated_wait_ns", b"_estimated_wait_ns", "ahead", b"ahead", "attained_service", b"attained_service", "blocked_by", b"blocked_by", "estimated_wait_ns", b"estimated_wait_ns", "position", b"position", "position_is_lower_bound", b"position_is_lower_bound", "request", b"request", "scheduling_policy", b"scheduling_policy", "standing", b"standing", "tenant_output_tokens", b"tenant_output_tokens", "tenant_prefill_tokens", b"tenant_prefill_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__estimated_wait_ns: _TypeAlias = _typing.Literal["estimated_wait_ns"]  # noqa: Y015
+    _WhichOneofArgType__estimated_wait_ns: _TypeAlias = _typing.Literal["_estimated_wait_ns", b"_estimated_wait_ns"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__estimated_wait_ns) -> _WhichOneofReturnType__estimated_wait_ns | None: ...
 
 Global___ExplainRequestResponse: _TypeAlias = ExplainRequestResponse  # noqa: Y015
 
@@ -1602,19 +1809,51 @@ class StreamUsageRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    LEDGER_ID_FIELD_NUMBER: _builtins.int
+    KEPT_OUTPUT_FIELD_NUMBER: _builtins.int
     after_sequence: _builtins.int
+    ledger_id: _builtins.str
+    """In the first message only."""
+    @_builtins.property
+    def kept_output(self) -> Global___KeptOutput:
+        """Of a request that ended, and whose output was cut at a stop string, which nobody told the engine in time."""
+
     def __init__(
         self,
         *,
         after_sequence: _builtins.int = ...,
+        ledger_id: _builtins.str = ...,
+        kept_output: Global___KeptOutput | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kept_output", b"kept_output"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "kept_output", b"kept_output", "ledger_id", b"ledger_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StreamUsageRequest: _TypeAlias = StreamUsageRequest  # noqa: Y015
+
+@_typing.final
+class KeptOutput(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_ID_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    generation_id: _builtins.str
+    output_tokens: _builtins.int
+    def __init__(
+        self,
+        *,
+        generation_id: _builtins.str = ...,
+        output_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_id", b"generation_id", "output_tokens", b"output_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeptOutput: _TypeAlias = KeptOutput  # noqa: Y015
 
 @_typing.final
 class StreamUsageResponse(_message.Message):
@@ -1625,13 +1864,27 @@ class StreamUsageResponse(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    USAGE_TAG_FIELD_NUMBER: _builtins.int
+    TIMINGS_FIELD_NUMBER: _builtins.int
+    SCHEDULED_FIELD_NUMBER: _builtins.int
+    FINISHED_UNIX_NS_FIELD_NUMBER: _builtins.int
+    KEPT_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     generation_id: _builtins.str
     reason: Global___FinishReason.ValueType
+    usage_tag: _builtins.bytes
+    scheduled: _builtins.bool
+    """Whether any of it was in a step's plan."""
+    finished_unix_ns: _builtins.int
+    """Of the request's end, by the engine's calendar clock."""
+    kept_output_tokens: _builtins.int
+    """As `Cancel.output_tokens` said. Unset: all of `usage.output_tokens` are the request's."""
     @_builtins.property
     def path(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightedNode]: ...
     @_builtins.property
     def usage(self) -> Global___Usage: ...
+    @_builtins.property
+    def timings(self) -> Global___Timings: ...
     def __init__(
         self,
         *,
@@ -1640,11 +1893,18 @@ class StreamUsageResponse(_message.Message):
         path: _abc.Iterable[Global___WeightedNode] | None = ...,
         usage: Global___Usage | None = ...,
         reason: Global___FinishReason.ValueType = ...,
+        usage_tag: _builtins.bytes = ...,
+        timings: Global___Timings | None = ...,
+        scheduled: _builtins.bool = ...,
+        finished_unix_ns: _builtins.int = ...,
+        kept_output_tokens: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept_output_tokens", b"_kept_output_tokens", "kept_output_tokens", b"kept_output_tokens", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_id", b"generation_id", "path", b"path", "reason", b"reason", "sequence", b"sequence", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept_output_tokens", b"_kept_output_tokens", "finished_unix_ns", b"finished_unix_ns", "generation_id", b"generation_id", "kept_output_tokens", b"kept_output_tokens", "path", b"path", "reason", b"reason", "scheduled", b"scheduled", "sequence", b"sequence", "timings", b"timings", "usage", b"usage", "usage_tag", b"usage_tag"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__kept_output_tokens: _TypeAlias = _typing.Literal["kept_output_tokens"]  # noqa: Y015
+    _WhichOneofArgType__kept_output_tokens: _TypeAlias = _typing.Literal["_kept_output_tokens", b"_kept_output_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kept_output_tokens) -> _WhichOneofReturnType__kept_output_tokens | None: ...
 
 Global___StreamUsageResponse: _TypeAlias = StreamUsageResponse  # noqa: Y015

@@ -49,6 +49,21 @@ class EngineServiceStub:
                 request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GetStatsRequest.SerializeToString,
                 response_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GetStatsResponse.FromString,
                 _registered_method=True)
+        self.ListRequests = channel.unary_unary(
+                '/evenflow.engine.v1.EngineService/ListRequests',
+                request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.ListRequestsRequest.SerializeToString,
+                response_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.ListRequestsResponse.FromString,
+                _registered_method=True)
+        self.CancelRequests = channel.unary_unary(
+                '/evenflow.engine.v1.EngineService/CancelRequests',
+                request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.CancelRequestsRequest.SerializeToString,
+                response_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.CancelRequestsResponse.FromString,
+                _registered_method=True)
+        self.ExplainRequest = channel.unary_unary(
+                '/evenflow.engine.v1.EngineService/ExplainRequest',
+                request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.ExplainRequestRequest.SerializeToString,
+                response_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.ExplainRequestResponse.FromString,
+                _registered_method=True)
         self.SetSchedulingPolicy = channel.unary_unary(
                 '/evenflow.engine.v1.EngineService/SetSchedulingPolicy',
                 request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.SetSchedulingPolicyRequest.SerializeToString,
@@ -63,6 +78,11 @@ class EngineServiceStub:
                 '/evenflow.engine.v1.EngineService/UpdateClasses',
                 request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateClassesRequest.SerializeToString,
                 response_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateClassesResponse.FromString,
+                _registered_method=True)
+        self.StreamUsage = channel.stream_stream(
+                '/evenflow.engine.v1.EngineService/StreamUsage',
+                request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.StreamUsageRequest.SerializeToString,
+                response_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.StreamUsageResponse.FromString,
                 _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/evenflow.engine.v1.EngineService/Drain',
@@ -94,6 +114,27 @@ class EngineServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRequests(self, request, context):
+        """The unfinished requests, in order of arrival.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelRequests(self, request, context):
+        """Ends requests, whichever gateway's stream they came on; that one hears why in `finished`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainRequest(self, request, context):
+        """Why a request stands where it stands. NOT_FOUND if it is not unfinished here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetSchedulingPolicy(self, request, context):
         """From the next step on the named policies decide; their counters are carried over where both count alike. Lasts
         until the engine ends: its settings say what it starts with.
@@ -111,6 +152,16 @@ class EngineServiceServicer:
 
     def UpdateClasses(self, request, context):
         """The same for priority classes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamUsage(self, request_iterator, context):
+        """A second witness of what requests used: of every ended request with a `ledger_id`, until it is acknowledged. The
+        first message names the caller's ledger; it gets its own requests' usage, and that of ledgers whose callers have
+        been gone for some time. Each later message acknowledges what this call was told up to `after_sequence`. The engine
+        keeps what is not acknowledged, in memory and as far as it has room.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,6 +192,21 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     request_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GetStatsRequest.FromString,
                     response_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GetStatsResponse.SerializeToString,
             ),
+            'ListRequests': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRequests,
+                    request_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.ListRequestsRequest.FromString,
+                    response_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.ListRequestsResponse.SerializeToString,
+            ),
+            'CancelRequests': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelRequests,
+                    request_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.CancelRequestsRequest.FromString,
+                    response_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.CancelRequestsResponse.SerializeToString,
+            ),
+            'ExplainRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainRequest,
+                    request_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.ExplainRequestRequest.FromString,
+                    response_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.ExplainRequestResponse.SerializeToString,
+            ),
             'SetSchedulingPolicy': grpc.unary_unary_rpc_method_handler(
                     servicer.SetSchedulingPolicy,
                     request_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.SetSchedulingPolicyRequest.FromString,
@@ -155,6 +221,11 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     servicer.UpdateClasses,
                     request_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateClassesRequest.FromString,
                     response_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateClassesResponse.SerializeToString,
+            ),
+            'StreamUsage': grpc.stream_stream_rpc_method_handler(
+                    servicer.StreamUsage,
+                    request_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.StreamUsageRequest.FromString,
+                    response_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.StreamUsageResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
@@ -254,6 +325,87 @@ class EngineService:
             _registered_method=True)
 
     @staticmethod
+    def ListRequests(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.engine.v1.EngineService/ListRequests',
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.ListRequestsRequest.SerializeToString,
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.ListRequestsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelRequests(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.engine.v1.EngineService/CancelRequests',
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.CancelRequestsRequest.SerializeToString,
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.CancelRequestsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.engine.v1.EngineService/ExplainRequest',
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.ExplainRequestRequest.SerializeToString,
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.ExplainRequestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def SetSchedulingPolicy(request,
             target,
             options=(),
@@ -324,6 +476,33 @@ class EngineService:
             '/evenflow.engine.v1.EngineService/UpdateClasses',
             evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateClassesRequest.SerializeToString,
             evenflow_dot_engine_dot_v1_dot_engine__pb2.UpdateClassesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamUsage(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/evenflow.engine.v1.EngineService/StreamUsage',
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.StreamUsageRequest.SerializeToString,
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.StreamUsageResponse.FromString,
             options,
             channel_credentials,
             insecure,

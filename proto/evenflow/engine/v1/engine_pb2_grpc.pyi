@@ -37,6 +37,12 @@ class EngineServiceStub:
     """
     GetModelInfo: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetModelInfoRequest, _engine_pb2.GetModelInfoResponse]
     GetStats: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetStatsRequest, _engine_pb2.GetStatsResponse]
+    ListRequests: _grpc.UnaryUnaryMultiCallable[_engine_pb2.ListRequestsRequest, _engine_pb2.ListRequestsResponse]
+    """The unfinished requests, in order of arrival."""
+    CancelRequests: _grpc.UnaryUnaryMultiCallable[_engine_pb2.CancelRequestsRequest, _engine_pb2.CancelRequestsResponse]
+    """Ends requests, whichever gateway's stream they came on; that one hears why in `finished`."""
+    ExplainRequest: _grpc.UnaryUnaryMultiCallable[_engine_pb2.ExplainRequestRequest, _engine_pb2.ExplainRequestResponse]
+    """Why a request stands where it stands. NOT_FOUND if it is not unfinished here."""
     SetSchedulingPolicy: _grpc.UnaryUnaryMultiCallable[_engine_pb2.SetSchedulingPolicyRequest, _engine_pb2.SetSchedulingPolicyResponse]
     """From the next step on the named policies decide; their counters are carried over where both count alike. Lasts
     until the engine ends: its settings say what it starts with.
@@ -45,6 +51,12 @@ class EngineServiceStub:
     """Weights that govern queued and running work from the next step on."""
     UpdateClasses: _grpc.UnaryUnaryMultiCallable[_engine_pb2.UpdateClassesRequest, _engine_pb2.UpdateClassesResponse]
     """The same for priority classes."""
+    StreamUsage: _grpc.StreamStreamMultiCallable[_engine_pb2.StreamUsageRequest, _engine_pb2.StreamUsageResponse]
+    """A second witness of what requests used: of every ended request with a `ledger_id`, until it is acknowledged. The
+    first message names the caller's ledger; it gets its own requests' usage, and that of ledgers whose callers have
+    been gone for some time. Each later message acknowledges what this call was told up to `after_sequence`. The engine
+    keeps what is not acknowledged, in memory and as far as it has room.
+    """
     Drain: _grpc.UnaryUnaryMultiCallable[_engine_pb2.DrainRequest, _engine_pb2.DrainResponse]
     """Stops intake and returns when the last accepted request has ended."""
 
@@ -57,6 +69,12 @@ class EngineServiceAsyncStub(EngineServiceStub):
     """
     GetModelInfo: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetModelInfoRequest, _engine_pb2.GetModelInfoResponse]  # type: ignore[assignment]
     GetStats: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetStatsRequest, _engine_pb2.GetStatsResponse]  # type: ignore[assignment]
+    ListRequests: _aio.UnaryUnaryMultiCallable[_engine_pb2.ListRequestsRequest, _engine_pb2.ListRequestsResponse]  # type: ignore[assignment]
+    """The unfinished requests, in order of arrival."""
+    CancelRequests: _aio.UnaryUnaryMultiCallable[_engine_pb2.CancelRequestsRequest, _engine_pb2.CancelRequestsResponse]  # type: ignore[assignment]
+    """Ends requests, whichever gateway's stream they came on; that one hears why in `finished`."""
+    ExplainRequest: _aio.UnaryUnaryMultiCallable[_engine_pb2.ExplainRequestRequest, _engine_pb2.ExplainRequestResponse]  # type: ignore[assignment]
+    """Why a request stands where it stands. NOT_FOUND if it is not unfinished here."""
     SetSchedulingPolicy: _aio.UnaryUnaryMultiCallable[_engine_pb2.SetSchedulingPolicyRequest, _engine_pb2.SetSchedulingPolicyResponse]  # type: ignore[assignment]
     """From the next step on the named policies decide; their counters are carried over where both count alike. Lasts
     until the engine ends: its settings say what it starts with.
@@ -65,6 +83,12 @@ class EngineServiceAsyncStub(EngineServiceStub):
     """Weights that govern queued and running work from the next step on."""
     UpdateClasses: _aio.UnaryUnaryMultiCallable[_engine_pb2.UpdateClassesRequest, _engine_pb2.UpdateClassesResponse]  # type: ignore[assignment]
     """The same for priority classes."""
+    StreamUsage: _aio.StreamStreamMultiCallable[_engine_pb2.StreamUsageRequest, _engine_pb2.StreamUsageResponse]  # type: ignore[assignment]
+    """A second witness of what requests used: of every ended request with a `ledger_id`, until it is acknowledged. The
+    first message names the caller's ledger; it gets its own requests' usage, and that of ledgers whose callers have
+    been gone for some time. Each later message acknowledges what this call was told up to `after_sequence`. The engine
+    keeps what is not acknowledged, in memory and as far as it has room.
+    """
     Drain: _aio.UnaryUnaryMultiCallable[_engine_pb2.DrainRequest, _engine_pb2.DrainResponse]  # type: ignore[assignment]
     """Stops intake and returns when the last accepted request has ended."""
 
@@ -94,6 +118,30 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_engine_pb2.GetStatsResponse, _abc.Awaitable[_engine_pb2.GetStatsResponse]]: ...
 
     @_abc_1.abstractmethod
+    def ListRequests(
+        self,
+        request: _engine_pb2.ListRequestsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.ListRequestsResponse, _abc.Awaitable[_engine_pb2.ListRequestsResponse]]:
+        """The unfinished requests, in order of arrival."""
+
+    @_abc_1.abstractmethod
+    def CancelRequests(
+        self,
+        request: _engine_pb2.CancelRequestsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.CancelRequestsResponse, _abc.Awaitable[_engine_pb2.CancelRequestsResponse]]:
+        """Ends requests, whichever gateway's stream they came on; that one hears why in `finished`."""
+
+    @_abc_1.abstractmethod
+    def ExplainRequest(
+        self,
+        request: _engine_pb2.ExplainRequestRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_pb2.ExplainRequestResponse, _abc.Awaitable[_engine_pb2.ExplainRequestResponse]]:
+        """Why a request stands where it stands. NOT_FOUND if it is not unfinished here."""
+
+    @_abc_1.abstractmethod
     def SetSchedulingPolicy(
         self,
         request: _engine_pb2.SetSchedulingPolicyRequest,
@@ -118,6 +166,18 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_engine_pb2.UpdateClassesResponse, _abc.Awaitable[_engine_pb2.UpdateClassesResponse]]:
         """The same for priority classes."""
+
+    @_abc_1.abstractmethod
+    def StreamUsage(
+        self,
+        request_iterator: _MaybeAsyncIterator[_engine_pb2.StreamUsageRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_engine_pb2.StreamUsageResponse], _abc.AsyncIterator[_engine_pb2.StreamUsageResponse]]:
+        """A second witness of what requests used: of every ended request with a `ledger_id`, until it is acknowledged. The
+        first message names the caller's ledger; it gets its own requests' usage, and that of ledgers whose callers have
+        been gone for some time. Each later message acknowledges what this call was told up to `after_sequence`. The engine
+        keeps what is not acknowledged, in memory and as far as it has room.
+        """
 
     @_abc_1.abstractmethod
     def Drain(

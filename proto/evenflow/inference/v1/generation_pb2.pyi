@@ -51,16 +51,27 @@ class _QuotaExhaustedAction:
 class _QuotaExhaustedActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_QuotaExhaustedAction.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     QUOTA_EXHAUSTED_ACTION_UNSPECIFIED: _QuotaExhaustedAction.ValueType  # 0
+    """The same as PAUSE."""
     QUOTA_EXHAUSTED_ACTION_PAUSE: _QuotaExhaustedAction.ValueType  # 1
+    """It waits, with what it has computed, and goes on when there is quota again. A spent budget ends it."""
     QUOTA_EXHAUSTED_ACTION_DEGRADE: _QuotaExhaustedAction.ValueType  # 2
+    """It goes on as best effort, and what it uses is owed. A spent budget ends it."""
     QUOTA_EXHAUSTED_ACTION_FINISH: _QuotaExhaustedAction.ValueType  # 3
+    """The output so far, with finish reason QUOTA."""
 
-class QuotaExhaustedAction(_QuotaExhaustedAction, metaclass=_QuotaExhaustedActionEnumTypeWrapper): ...
+class QuotaExhaustedAction(_QuotaExhaustedAction, metaclass=_QuotaExhaustedActionEnumTypeWrapper):
+    """What becomes of a running generation whose tenant has no quota left for more output; only where the policy reserves
+    what is expected.
+    """
 
 QUOTA_EXHAUSTED_ACTION_UNSPECIFIED: QuotaExhaustedAction.ValueType  # 0
+"""The same as PAUSE."""
 QUOTA_EXHAUSTED_ACTION_PAUSE: QuotaExhaustedAction.ValueType  # 1
+"""It waits, with what it has computed, and goes on when there is quota again. A spent budget ends it."""
 QUOTA_EXHAUSTED_ACTION_DEGRADE: QuotaExhaustedAction.ValueType  # 2
+"""It goes on as best effort, and what it uses is owed. A spent budget ends it."""
 QUOTA_EXHAUSTED_ACTION_FINISH: QuotaExhaustedAction.ValueType  # 3
+"""The output so far, with finish reason QUOTA."""
 Global___QuotaExhaustedAction: _TypeAlias = QuotaExhaustedAction  # noqa: Y015
 
 class _FinishReason:
@@ -131,7 +142,9 @@ class GenerationSpec(_message.Message):
     OUTPUT_FIELD_NUMBER: _builtins.int
     ADMISSION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """The client's UUID for idempotent retries. Empty: each call is a new generation."""
+    """The client's UUID for idempotent retries, of one team. Empty: each call is a new generation. A call that repeats a
+    running one joins it; one that repeats a finished one is answered from what is stored, and nothing more is billed.
+    """
     model: _builtins.str
     """A model name from ListModels. Empty: the only model served."""
     text: _builtins.str
@@ -417,10 +430,13 @@ class AdmissionOptions(_message.Message):
     ON_DEADLINE_FIELD_NUMBER: _builtins.int
     ON_QUOTA_EXHAUSTED_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    DETACH_ON_DISCONNECT_FIELD_NUMBER: _builtins.int
     priority_class: _builtins.str
     """One of the classes granted to the key; PERMISSION_DENIED otherwise. Empty: the team's default class."""
     on_deadline: Global___DeadlineAction.ValueType
     on_quota_exhausted: Global___QuotaExhaustedAction.ValueType
+    detach_on_disconnect: _builtins.bool
+    """The generation goes on if its caller is cut off, up to its deadline; WatchGeneration finds it."""
     @_builtins.property
     def max_queue_wait(self) -> _duration_pb2.Duration:
         """The longest wait in the queue before QUEUE_TIMEOUT. Unset: the class's."""
@@ -437,10 +453,11 @@ class AdmissionOptions(_message.Message):
         on_deadline: Global___DeadlineAction.ValueType = ...,
         on_quota_exhausted: Global___QuotaExhaustedAction.ValueType = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        detach_on_disconnect: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["max_queue_wait", b"max_queue_wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "max_queue_wait", b"max_queue_wait", "on_deadline", b"on_deadline", "on_quota_exhausted", b"on_quota_exhausted", "priority_class", b"priority_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detach_on_disconnect", b"detach_on_disconnect", "labels", b"labels", "max_queue_wait", b"max_queue_wait", "on_deadline", b"on_deadline", "on_quota_exhausted", b"on_quota_exhausted", "priority_class", b"priority_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -475,9 +492,12 @@ class GenerateResponse(_message.Message):
     OUTPUTS_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.str
     """The server's id (UUIDv7): ledger, traces, CancelGeneration."""
     model: _builtins.str
+    replayed: _builtins.bool
+    """An earlier call with this request_id made the generation. `outputs` is empty where only its usage is stored."""
     @_builtins.property
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Output]: ...
     @_builtins.property
@@ -492,10 +512,11 @@ class GenerateResponse(_message.Message):
         outputs: _abc.Iterable[Global___Output] | None = ...,
         usage: Global___Usage | None = ...,
         timings: Global___Timings | None = ...,
+        replayed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_id", b"generation_id", "model", b"model", "outputs", b"outputs", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_id", b"generation_id", "model", b"model", "outputs", b"outputs", "replayed", b"replayed", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -610,11 +631,14 @@ class Admission(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     INPUT_TOKENS_FIELD_NUMBER: _builtins.int
     RESERVED_TOKENS_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.str
     model: _builtins.str
     input_tokens: _builtins.int
     reserved_tokens: _builtins.int
     """Tokens held back from the quota until the usage is known."""
+    replayed: _builtins.bool
+    """An earlier call with this request_id made the generation."""
     def __init__(
         self,
         *,
@@ -622,10 +646,11 @@ class Admission(_message.Message):
         model: _builtins.str = ...,
         input_tokens: _builtins.int = ...,
         reserved_tokens: _builtins.int = ...,
+        replayed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_id", b"generation_id", "input_tokens", b"input_tokens", "model", b"model", "reserved_tokens", b"reserved_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_id", b"generation_id", "input_tokens", b"input_tokens", "model", b"model", "replayed", b"replayed", "reserved_tokens", b"reserved_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -644,7 +669,9 @@ class QueueUpdate(_message.Message):
     position_is_lower_bound: _builtins.bool
     reason: _builtins.str
     @_builtins.property
-    def estimated_wait(self) -> _duration_pb2.Duration: ...
+    def estimated_wait(self) -> _duration_pb2.Duration:
+        """By the pace at which requests were lately taken in. Unset: nothing was yet."""
+
     def __init__(
         self,
         *,
@@ -936,15 +963,32 @@ class GetGenerationResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     OUTPUTS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    QUEUE_UPDATE_FIELD_NUMBER: _builtins.int
+    LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    ERROR_REASON_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.str
     state: Global___GenerationState.ValueType
     finish_reason: Global___FinishReason.ValueType
+    model: _builtins.str
+    request_id: _builtins.str
+    last_sequence: _builtins.int
+    """The number of the last message so far; 0: its messages are not kept (any more)."""
+    error_reason: _builtins.str
+    """Of a generation that ended with an error: what its caller was told."""
     @_builtins.property
     def usage(self) -> Global___Usage: ...
     @_builtins.property
     def timings(self) -> Global___Timings: ...
     @_builtins.property
-    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Output]: ...
+    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Output]:
+        """Of a finished generation, while it is kept for WatchGeneration."""
+
+    @_builtins.property
+    def queue_update(self) -> Global___QueueUpdate:
+        """The last that is known while it waits."""
+
     def __init__(
         self,
         *,
@@ -954,10 +998,15 @@ class GetGenerationResponse(_message.Message):
         usage: Global___Usage | None = ...,
         timings: Global___Timings | None = ...,
         outputs: _abc.Iterable[Global___Output] | None = ...,
+        model: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+        queue_update: Global___QueueUpdate | None = ...,
+        last_sequence: _builtins.int = ...,
+        error_reason: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue_update", b"queue_update", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "generation_id", b"generation_id", "outputs", b"outputs", "state", b"state", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error_reason", b"error_reason", "finish_reason", b"finish_reason", "generation_id", b"generation_id", "last_sequence", b"last_sequence", "model", b"model", "outputs", b"outputs", "queue_update", b"queue_update", "request_id", b"request_id", "state", b"state", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1132,15 +1181,30 @@ class CheckAdmissionResponse(_message.Message):
     VIOLATED_LIMITS_FIELD_NUMBER: _builtins.int
     RETRY_DELAY_FIELD_NUMBER: _builtins.int
     EXPECTED_QUEUE_WAIT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DESCRIPTIONS_FIELD_NUMBER: _builtins.int
+    BEST_EFFORT_FIELD_NUMBER: _builtins.int
     admitted: _builtins.bool
+    reason: _builtins.str
+    """The ErrorInfo.reason that the request would be refused with; empty: it would be admitted."""
+    best_effort: _builtins.bool
+    """It would run over a limit, as best effort."""
     @_builtins.property
     def violated_limits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The resource names of the limits that would refuse the request."""
+        """The resource names of the keys, teams and organizations whose limits would refuse the request, each once."""
 
     @_builtins.property
-    def retry_delay(self) -> _duration_pb2.Duration: ...
+    def retry_delay(self) -> _duration_pb2.Duration:
+        """Unset where waiting as such does not help."""
+
     @_builtins.property
-    def expected_queue_wait(self) -> _duration_pb2.Duration: ...
+    def expected_queue_wait(self) -> _duration_pb2.Duration:
+        """By the pace at which the engine lately took requests in; zero while nobody waits, unset where nobody can tell."""
+
+    @_builtins.property
+    def descriptions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What limits it, in words; as in the QuotaFailure of the refusal."""
+
     def __init__(
         self,
         *,
@@ -1148,10 +1212,13 @@ class CheckAdmissionResponse(_message.Message):
         violated_limits: _abc.Iterable[_builtins.str] | None = ...,
         retry_delay: _duration_pb2.Duration | None = ...,
         expected_queue_wait: _duration_pb2.Duration | None = ...,
+        reason: _builtins.str = ...,
+        descriptions: _abc.Iterable[_builtins.str] | None = ...,
+        best_effort: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expected_queue_wait", b"expected_queue_wait", "retry_delay", b"retry_delay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "expected_queue_wait", b"expected_queue_wait", "retry_delay", b"retry_delay", "violated_limits", b"violated_limits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "best_effort", b"best_effort", "descriptions", b"descriptions", "expected_queue_wait", b"expected_queue_wait", "reason", b"reason", "retry_delay", b"retry_delay", "violated_limits", b"violated_limits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -44,6 +44,16 @@ class GenerationServiceStub:
                 request_serializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.StreamGenerateRequest.SerializeToString,
                 response_deserializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.StreamGenerateResponse.FromString,
                 _registered_method=True)
+        self.GetGeneration = channel.unary_unary(
+                '/evenflow.inference.v1.GenerationService/GetGeneration',
+                request_serializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.GetGenerationRequest.SerializeToString,
+                response_deserializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.GetGenerationResponse.FromString,
+                _registered_method=True)
+        self.WatchGeneration = channel.unary_stream(
+                '/evenflow.inference.v1.GenerationService/WatchGeneration',
+                request_serializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.WatchGenerationRequest.SerializeToString,
+                response_deserializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.WatchGenerationResponse.FromString,
+                _registered_method=True)
         self.CancelGeneration = channel.unary_unary(
                 '/evenflow.inference.v1.GenerationService/CancelGeneration',
                 request_serializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.CancelGenerationRequest.SerializeToString,
@@ -53,6 +63,11 @@ class GenerationServiceStub:
                 '/evenflow.inference.v1.GenerationService/CountTokens',
                 request_serializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.CountTokensRequest.SerializeToString,
                 response_deserializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.CountTokensResponse.FromString,
+                _registered_method=True)
+        self.CheckAdmission = channel.unary_unary(
+                '/evenflow.inference.v1.GenerationService/CheckAdmission',
+                request_serializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.CheckAdmissionRequest.SerializeToString,
+                response_deserializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.CheckAdmissionResponse.FromString,
                 _registered_method=True)
 
 
@@ -73,6 +88,20 @@ class GenerationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetGeneration(self, request, context):
+        """Where a generation of the caller's own team stands; works after a lost response.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchGeneration(self, request, context):
+        """Goes on with a stream that was cut, up to a minute after its end: no message is missing and none comes twice.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CancelGeneration(self, request, context):
         """Stops generations of the caller's own tenant. Idempotent: unknown and finished ids are left alone.
         """
@@ -82,6 +111,13 @@ class GenerationServiceServicer:
 
     def CountTokens(self, request, context):
         """Counts the input tokens that a prompt would be billed for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckAdmission(self, request, context):
+        """Whether a request would be admitted now; nothing is reserved, run or recorded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -100,6 +136,16 @@ def add_GenerationServiceServicer_to_server(servicer, server):
                     request_deserializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.StreamGenerateRequest.FromString,
                     response_serializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.StreamGenerateResponse.SerializeToString,
             ),
+            'GetGeneration': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetGeneration,
+                    request_deserializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.GetGenerationRequest.FromString,
+                    response_serializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.GetGenerationResponse.SerializeToString,
+            ),
+            'WatchGeneration': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchGeneration,
+                    request_deserializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.WatchGenerationRequest.FromString,
+                    response_serializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.WatchGenerationResponse.SerializeToString,
+            ),
             'CancelGeneration': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelGeneration,
                     request_deserializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.CancelGenerationRequest.FromString,
@@ -109,6 +155,11 @@ def add_GenerationServiceServicer_to_server(servicer, server):
                     servicer.CountTokens,
                     request_deserializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.CountTokensRequest.FromString,
                     response_serializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.CountTokensResponse.SerializeToString,
+            ),
+            'CheckAdmission': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckAdmission,
+                    request_deserializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.CheckAdmissionRequest.FromString,
+                    response_serializer=evenflow_dot_inference_dot_v1_dot_generation__pb2.CheckAdmissionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,6 +227,60 @@ class GenerationService:
             _registered_method=True)
 
     @staticmethod
+    def GetGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.inference.v1.GenerationService/GetGeneration',
+            evenflow_dot_inference_dot_v1_dot_generation__pb2.GetGenerationRequest.SerializeToString,
+            evenflow_dot_inference_dot_v1_dot_generation__pb2.GetGenerationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchGeneration(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/evenflow.inference.v1.GenerationService/WatchGeneration',
+            evenflow_dot_inference_dot_v1_dot_generation__pb2.WatchGenerationRequest.SerializeToString,
+            evenflow_dot_inference_dot_v1_dot_generation__pb2.WatchGenerationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CancelGeneration(request,
             target,
             options=(),
@@ -219,6 +324,33 @@ class GenerationService:
             '/evenflow.inference.v1.GenerationService/CountTokens',
             evenflow_dot_inference_dot_v1_dot_generation__pb2.CountTokensRequest.SerializeToString,
             evenflow_dot_inference_dot_v1_dot_generation__pb2.CountTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckAdmission(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.inference.v1.GenerationService/CheckAdmission',
+            evenflow_dot_inference_dot_v1_dot_generation__pb2.CheckAdmissionRequest.SerializeToString,
+            evenflow_dot_inference_dot_v1_dot_generation__pb2.CheckAdmissionResponse.FromString,
             options,
             channel_credentials,
             insecure,

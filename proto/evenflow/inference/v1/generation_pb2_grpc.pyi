@@ -35,10 +35,16 @@ class GenerationServiceStub:
     """Runs one request to its end and returns the whole output."""
     StreamGenerate: _grpc.UnaryStreamMultiCallable[_generation_pb2.StreamGenerateRequest, _generation_pb2.StreamGenerateResponse]
     """Runs one request and streams its output as deltas; the last message carries `finish`."""
+    GetGeneration: _grpc.UnaryUnaryMultiCallable[_generation_pb2.GetGenerationRequest, _generation_pb2.GetGenerationResponse]
+    """Where a generation of the caller's own team stands; works after a lost response."""
+    WatchGeneration: _grpc.UnaryStreamMultiCallable[_generation_pb2.WatchGenerationRequest, _generation_pb2.WatchGenerationResponse]
+    """Goes on with a stream that was cut, up to a minute after its end: no message is missing and none comes twice."""
     CancelGeneration: _grpc.UnaryUnaryMultiCallable[_generation_pb2.CancelGenerationRequest, _generation_pb2.CancelGenerationResponse]
     """Stops generations of the caller's own tenant. Idempotent: unknown and finished ids are left alone."""
     CountTokens: _grpc.UnaryUnaryMultiCallable[_generation_pb2.CountTokensRequest, _generation_pb2.CountTokensResponse]
     """Counts the input tokens that a prompt would be billed for."""
+    CheckAdmission: _grpc.UnaryUnaryMultiCallable[_generation_pb2.CheckAdmissionRequest, _generation_pb2.CheckAdmissionResponse]
+    """Whether a request would be admitted now; nothing is reserved, run or recorded."""
 
 @_typing.type_check_only
 class GenerationServiceAsyncStub(GenerationServiceStub):
@@ -47,10 +53,16 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     """Runs one request to its end and returns the whole output."""
     StreamGenerate: _aio.UnaryStreamMultiCallable[_generation_pb2.StreamGenerateRequest, _generation_pb2.StreamGenerateResponse]  # type: ignore[assignment]
     """Runs one request and streams its output as deltas; the last message carries `finish`."""
+    GetGeneration: _aio.UnaryUnaryMultiCallable[_generation_pb2.GetGenerationRequest, _generation_pb2.GetGenerationResponse]  # type: ignore[assignment]
+    """Where a generation of the caller's own team stands; works after a lost response."""
+    WatchGeneration: _aio.UnaryStreamMultiCallable[_generation_pb2.WatchGenerationRequest, _generation_pb2.WatchGenerationResponse]  # type: ignore[assignment]
+    """Goes on with a stream that was cut, up to a minute after its end: no message is missing and none comes twice."""
     CancelGeneration: _aio.UnaryUnaryMultiCallable[_generation_pb2.CancelGenerationRequest, _generation_pb2.CancelGenerationResponse]  # type: ignore[assignment]
     """Stops generations of the caller's own tenant. Idempotent: unknown and finished ids are left alone."""
     CountTokens: _aio.UnaryUnaryMultiCallable[_generation_pb2.CountTokensRequest, _generation_pb2.CountTokensResponse]  # type: ignore[assignment]
     """Counts the input tokens that a prompt would be billed for."""
+    CheckAdmission: _aio.UnaryUnaryMultiCallable[_generation_pb2.CheckAdmissionRequest, _generation_pb2.CheckAdmissionResponse]  # type: ignore[assignment]
+    """Whether a request would be admitted now; nothing is reserved, run or recorded."""
 
 class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -70,6 +82,22 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         """Runs one request and streams its output as deltas; the last message carries `finish`."""
 
     @_abc_1.abstractmethod
+    def GetGeneration(
+        self,
+        request: _generation_pb2.GetGenerationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_generation_pb2.GetGenerationResponse, _abc.Awaitable[_generation_pb2.GetGenerationResponse]]:
+        """Where a generation of the caller's own team stands; works after a lost response."""
+
+    @_abc_1.abstractmethod
+    def WatchGeneration(
+        self,
+        request: _generation_pb2.WatchGenerationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_generation_pb2.WatchGenerationResponse], _abc.AsyncIterator[_generation_pb2.WatchGenerationResponse]]:
+        """Goes on with a stream that was cut, up to a minute after its end: no message is missing and none comes twice."""
+
+    @_abc_1.abstractmethod
     def CancelGeneration(
         self,
         request: _generation_pb2.CancelGenerationRequest,
@@ -84,5 +112,13 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_generation_pb2.CountTokensResponse, _abc.Awaitable[_generation_pb2.CountTokensResponse]]:
         """Counts the input tokens that a prompt would be billed for."""
+
+    @_abc_1.abstractmethod
+    def CheckAdmission(
+        self,
+        request: _generation_pb2.CheckAdmissionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_generation_pb2.CheckAdmissionResponse, _abc.Awaitable[_generation_pb2.CheckAdmissionResponse]]:
+        """Whether a request would be admitted now; nothing is reserved, run or recorded."""
 
 def add_GenerationServiceServicer_to_server(servicer: GenerationServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

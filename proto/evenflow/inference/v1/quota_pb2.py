@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!evenflow/inference/v1/quota.proto\x12\x15\x65venflow.inference.v1\x1a\x1egoogle/protobuf/duration.proto\"\xbf\x01\n\x10QuotaLimitStatus\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x11\n\tdimension\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\x03\x12\r\n\x05\x62urst\x18\x04 \x01(\x03\x12)\n\x06period\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tremaining\x18\x06 \x01(\x03\x12.\n\x0breset_delay\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x89\x01\n\x0bQuotaStatus\x12\x37\n\x06limits\x18\x01 \x03(\x0b\x32\'.evenflow.inference.v1.QuotaLimitStatus\x12\x0e\n\x06weight\x18\x02 \x01(\x01\x12\x18\n\x10\x61ttained_service\x18\x03 \x01(\x01\x12\x17\n\x0fpolicy_revision\x18\x04 \x01(\t\"\x17\n\x15GetQuotaStatusRequest\"L\n\x16GetQuotaStatusResponse\x12\x32\n\x06status\x18\x01 \x01(\x0b\x32\".evenflow.inference.v1.QuotaStatus\"\x19\n\x17WatchQuotaStatusRequest\"N\n\x18WatchQuotaStatusResponse\x12\x32\n\x06status\x18\x01 \x01(\x0b\x32\".evenflow.inference.v1.QuotaStatusb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!evenflow/inference/v1/quota.proto\x12\x15\x65venflow.inference.v1\x1a\x1egoogle/protobuf/duration.proto\"\xec\x01\n\x10QuotaLimitStatus\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x11\n\tdimension\x18\x02 \x01(\t\x12\r\n\x05limit\x18\x03 \x01(\x03\x12\r\n\x05\x62urst\x18\x04 \x01(\x03\x12)\n\x06period\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x11\n\tremaining\x18\x06 \x01(\x03\x12.\n\x0breset_delay\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05model\x18\x08 \x01(\t\x12\x0c\n\x04mode\x18\t \x01(\t\x12\x0e\n\x06window\x18\n \x01(\t\"\x89\x01\n\x0bQuotaStatus\x12\x37\n\x06limits\x18\x01 \x03(\x0b\x32\'.evenflow.inference.v1.QuotaLimitStatus\x12\x0e\n\x06weight\x18\x02 \x01(\x01\x12\x18\n\x10\x61ttained_service\x18\x03 \x01(\x01\x12\x17\n\x0fpolicy_revision\x18\x04 \x01(\t\"\x17\n\x15GetQuotaStatusRequest\"L\n\x16GetQuotaStatusResponse\x12\x32\n\x06status\x18\x01 \x01(\x0b\x32\".evenflow.inference.v1.QuotaStatus\"\x19\n\x17WatchQuotaStatusRequest\"N\n\x18WatchQuotaStatusResponse\x12\x32\n\x06status\x18\x01 \x01(\x0b\x32\".evenflow.inference.v1.QuotaStatus2\xf4\x01\n\x0cQuotaService\x12m\n\x0eGetQuotaStatus\x12,.evenflow.inference.v1.GetQuotaStatusRequest\x1a-.evenflow.inference.v1.GetQuotaStatusResponse\x12u\n\x10WatchQuotaStatus\x12..evenflow.inference.v1.WatchQuotaStatusRequest\x1a/.evenflow.inference.v1.WatchQuotaStatusResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,15 +33,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'evenflow.inference.v1.quota
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_QUOTALIMITSTATUS']._serialized_start=93
-  _globals['_QUOTALIMITSTATUS']._serialized_end=284
-  _globals['_QUOTASTATUS']._serialized_start=287
-  _globals['_QUOTASTATUS']._serialized_end=424
-  _globals['_GETQUOTASTATUSREQUEST']._serialized_start=426
-  _globals['_GETQUOTASTATUSREQUEST']._serialized_end=449
-  _globals['_GETQUOTASTATUSRESPONSE']._serialized_start=451
-  _globals['_GETQUOTASTATUSRESPONSE']._serialized_end=527
-  _globals['_WATCHQUOTASTATUSREQUEST']._serialized_start=529
-  _globals['_WATCHQUOTASTATUSREQUEST']._serialized_end=554
-  _globals['_WATCHQUOTASTATUSRESPONSE']._serialized_start=556
-  _globals['_WATCHQUOTASTATUSRESPONSE']._serialized_end=634
+  _globals['_QUOTALIMITSTATUS']._serialized_end=329
+  _globals['_QUOTASTATUS']._serialized_start=332
+  _globals['_QUOTASTATUS']._serialized_end=469
+  _globals['_GETQUOTASTATUSREQUEST']._serialized_start=471
+  _globals['_GETQUOTASTATUSREQUEST']._serialized_end=494
+  _globals['_GETQUOTASTATUSRESPONSE']._serialized_start=496
+  _globals['_GETQUOTASTATUSRESPONSE']._serialized_end=572
+  _globals['_WATCHQUOTASTATUSREQUEST']._serialized_start=574
+  _globals['_WATCHQUOTASTATUSREQUEST']._serialized_end=599
+  _globals['_WATCHQUOTASTATUSRESPONSE']._serialized_start=601
+  _globals['_WATCHQUOTASTATUSRESPONSE']._serialized_end=679
+  _globals['_QUOTASERVICE']._serialized_start=682
+  _globals['_QUOTASERVICE']._serialized_end=926
 # @@protoc_insertion_point(module_scope)

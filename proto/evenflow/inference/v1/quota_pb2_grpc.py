@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from evenflow.inference.v1 import quota_pb2 as evenflow_dot_inference_dot_v1_dot_quota__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -22,3 +23,120 @@ if _version_not_supported:
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
+
+
+class QuotaServiceStub:
+    """Missing associated documentation comment in .proto file."""
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.GetQuotaStatus = channel.unary_unary(
+                '/evenflow.inference.v1.QuotaService/GetQuotaStatus',
+                request_serializer=evenflow_dot_inference_dot_v1_dot_quota__pb2.GetQuotaStatusRequest.SerializeToString,
+                response_deserializer=evenflow_dot_inference_dot_v1_dot_quota__pb2.GetQuotaStatusResponse.FromString,
+                _registered_method=True)
+        self.WatchQuotaStatus = channel.unary_stream(
+                '/evenflow.inference.v1.QuotaService/WatchQuotaStatus',
+                request_serializer=evenflow_dot_inference_dot_v1_dot_quota__pb2.WatchQuotaStatusRequest.SerializeToString,
+                response_deserializer=evenflow_dot_inference_dot_v1_dot_quota__pb2.WatchQuotaStatusResponse.FromString,
+                _registered_method=True)
+
+
+class QuotaServiceServicer:
+    """Missing associated documentation comment in .proto file."""
+
+    def GetQuotaStatus(self, request, context):
+        """The limits over the caller's key, and what is left of them, now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchQuotaStatus(self, request, context):
+        """The same now and whenever it has changed, at most once a second.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_QuotaServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'GetQuotaStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQuotaStatus,
+                    request_deserializer=evenflow_dot_inference_dot_v1_dot_quota__pb2.GetQuotaStatusRequest.FromString,
+                    response_serializer=evenflow_dot_inference_dot_v1_dot_quota__pb2.GetQuotaStatusResponse.SerializeToString,
+            ),
+            'WatchQuotaStatus': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchQuotaStatus,
+                    request_deserializer=evenflow_dot_inference_dot_v1_dot_quota__pb2.WatchQuotaStatusRequest.FromString,
+                    response_serializer=evenflow_dot_inference_dot_v1_dot_quota__pb2.WatchQuotaStatusResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'evenflow.inference.v1.QuotaService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('evenflow.inference.v1.QuotaService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class QuotaService:
+    """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def GetQuotaStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.inference.v1.QuotaService/GetQuotaStatus',
+            evenflow_dot_inference_dot_v1_dot_quota__pb2.GetQuotaStatusRequest.SerializeToString,
+            evenflow_dot_inference_dot_v1_dot_quota__pb2.GetQuotaStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchQuotaStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/evenflow.inference.v1.QuotaService/WatchQuotaStatus',
+            evenflow_dot_inference_dot_v1_dot_quota__pb2.WatchQuotaStatusRequest.SerializeToString,
+            evenflow_dot_inference_dot_v1_dot_quota__pb2.WatchQuotaStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

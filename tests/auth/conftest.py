@@ -1,0 +1,5 @@
+"""The gateway under test is that of the gateway's own tests."""
+
+from tests.gateway.conftest import _short_patience, closed_world, engine, spans, world
+
+__all__ = ["_short_patience", "closed_world", "engine", "spans", "world"]
