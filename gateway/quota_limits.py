@@ -12,11 +12,9 @@ from gateway.quota_budgets import EPOCH, window_at
 from gateway.quota_terms import (
     DEFAULT_WEIGHTS,
     BudgetWindow,
-    Calendar,
     CostWeights,
     Dimension,
     Limit,
-    Mode,
     default_overdraft,
 )
 from gateway.store.enums import Dimension as StoredDimension
@@ -89,7 +87,7 @@ def _budgets(
             Dimension.BUDGET,
             max([budget.amount, *(grant.amount for grant in grants)]),
             model=budget.model,
-            window=window_at(Calendar(budget.calendar.value), level.policy.time_zone, unix_ns(now)),
+            window=window_at(budget.calendar, level.policy.time_zone, unix_ns(now)),
             weights=_weights(policies, model or budget.model),
         )
 
@@ -116,7 +114,7 @@ def _limit(
         model=model,
         window=window,
         weights=weights,
-        mode=Mode(policy.mode.value),
+        mode=policy.mode,
         strict=policy.strict,
         fails_closed=policy.on_store_loss is StoreLossAction.FAIL_CLOSED,
         max_overdraft=policy.max_overdraft or default_overdraft(amount, period_ns),

@@ -243,10 +243,6 @@ class Denied:
 
     violations: tuple[Violation, ...]
 
-    @property
-    def is_retryable(self) -> bool:
-        return all(violation.kind is not ViolationKind.EXCEEDS_BURST for violation in self.violations)
-
 
 @dataclass(frozen=True, slots=True)
 class Remaining:

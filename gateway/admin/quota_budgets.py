@@ -6,7 +6,8 @@ from zoneinfo import available_timezones
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.names import invalid
 from gateway.admin.values import timestamp
-from gateway.store.enums import Calendar, ReservationMode
+from gateway.quota_terms import Calendar
+from gateway.store.enums import ReservationMode
 from gateway.store.records import QuotaBudget, QuotaCost, QuotaGrant
 
 FIELD = "quota_policy"

@@ -16,8 +16,8 @@ from gateway.admin.quota_budgets import (
     parse_reservation,
     parse_time_zone,
 )
-from gateway.quota_terms import default_burst
-from gateway.store.enums import Dimension, QuotaMode, StoreLossAction
+from gateway.quota_terms import Mode, default_burst
+from gateway.store.enums import Dimension, StoreLossAction
 from gateway.store.models import MAX_WEIGHT, MIN_WEIGHT
 from gateway.store.records import QuotaLimit, QuotaPolicySettings
 
@@ -34,7 +34,7 @@ MAX_PERIOD = timedelta(days=366)
 PREFIX = "QUOTA_DIMENSION_"
 MODE_PREFIX = "QUOTA_MODE_"
 DIMENSION_BY_PB = {pb.QuotaDimension.Value(PREFIX + dimension): dimension for dimension in Dimension}
-MODE_BY_PB = {pb.QuotaMode.Value(MODE_PREFIX + mode): mode for mode in QuotaMode}
+MODE_BY_PB = {pb.QuotaMode.Value(MODE_PREFIX + mode): mode for mode in Mode}
 
 
 def edited(current: QuotaPolicySettings, message: pb.QuotaPolicy, fields: frozenset[str]) -> QuotaPolicySettings:
@@ -80,9 +80,9 @@ def limit_to_pb(limit: QuotaLimit) -> pb.QuotaLimit:
     return message
 
 
-def _parse_mode(value: pb.QuotaMode.ValueType) -> QuotaMode:
+def _parse_mode(value: pb.QuotaMode.ValueType) -> Mode:
     if value == pb.QUOTA_MODE_UNSPECIFIED:
-        return QuotaMode.ENFORCE
+        return Mode.ENFORCE
     if value not in MODE_BY_PB:
         raise invalid(f"{FIELD}.mode", "must be ENFORCE, SHADOW or BORROW")
     return MODE_BY_PB[value]

@@ -1,4 +1,7 @@
-"""The closed sets of words that columns hold. Values are spelled as in the admin protocol, without its prefixes."""
+"""The closed sets of words that columns hold, but for `Mode` and `Calendar` of `gateway.quota_terms`.
+
+Values are spelled as in the admin protocol, without its prefixes.
+"""
 
 from enum import StrEnum
 
@@ -36,14 +39,6 @@ class Role(StrEnum):
     SERVICE = "SERVICE"
 
 
-class QuotaMode(StrEnum):
-    """What a limit does: refuse, only count, or let pass as best effort."""
-
-    ENFORCE = "ENFORCE"
-    SHADOW = "SHADOW"
-    BORROW = "BORROW"
-
-
 class StoreLossAction(StrEnum):
     """What becomes of a tenant's requests while Postgres is away."""
 
@@ -67,14 +62,6 @@ class ReservationMode(StrEnum):
 
     HARD = "HARD"
     EXPECTED = "EXPECTED"
-
-
-class Calendar(StrEnum):
-    """The window of a budget. Weeks begin on Monday."""
-
-    DAY = "DAY"
-    WEEK = "WEEK"
-    MONTH = "MONTH"
 
 
 class UsageSource(StrEnum):

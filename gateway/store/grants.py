@@ -6,10 +6,11 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from gateway.quota_terms import Calendar
 from gateway.store.audit import Document, document_of
 from gateway.store.changes import Change, Changed, ChangeTransaction, open_change
 from gateway.store.db import Database
-from gateway.store.enums import Calendar, Dimension
+from gateway.store.enums import Dimension
 from gateway.store.errors import InvalidValueError, NotFoundError, PreconditionFailedError
 from gateway.store.policy_models import QuotaGrantRow
 from gateway.store.quota_parts import grants_of, settings_of

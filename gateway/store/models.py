@@ -21,8 +21,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import CIDR
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from gateway.quota_terms import Mode
 from gateway.store.base import SLUG, Base, one_of
-from gateway.store.enums import Dimension, QuotaMode, ReservationMode, State, StoreLossAction
+from gateway.store.enums import Dimension, ReservationMode, State, StoreLossAction
 from gateway.store.policy_models import QuotaBudgetRow, QuotaCostRow, QuotaGrantRow
 
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000  # smaller ones are refused where they are set; the engine takes no less
@@ -193,7 +194,7 @@ class QuotaPolicyRow(Base):
         ),
         CheckConstraint("key_id IS NULL OR team_id IS NOT NULL", name="scope"),
         CheckConstraint(f"slug {SLUG}", name="slug"),
-        CheckConstraint(one_of("mode", QuotaMode), name="mode"),
+        CheckConstraint(one_of("mode", Mode), name="mode"),
         CheckConstraint(one_of("on_store_loss", StoreLossAction), name="on_store_loss"),
         # A share is against siblings, and keys share nothing among themselves. NaN is above every bound.
         CheckConstraint(

@@ -9,8 +9,9 @@ from datetime import datetime
 from sqlalchemy import ARRAY, BigInteger, CheckConstraint, ForeignKey, Index, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from gateway.quota_terms import Calendar
 from gateway.store.base import Base, one_of
-from gateway.store.enums import Calendar, Dimension
+from gateway.store.enums import Dimension
 
 
 class QuotaBudgetRow(Base):

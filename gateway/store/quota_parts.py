@@ -6,7 +6,8 @@ from dataclasses import replace
 from sqlalchemy.orm import selectinload
 from sqlalchemy.sql.base import ExecutableOption
 
-from gateway.store.enums import Calendar, Dimension, QuotaMode, ReservationMode, StoreLossAction
+from gateway.quota_terms import Calendar, Mode
+from gateway.store.enums import Dimension, ReservationMode, StoreLossAction
 from gateway.store.errors import InvalidValueError
 from gateway.store.models import QuotaLimitRow, QuotaPolicyRow
 from gateway.store.policy_models import QuotaBudgetRow, QuotaCostRow, QuotaGrantRow
@@ -65,7 +66,7 @@ def settings_of(row: QuotaPolicyRow) -> QuotaPolicySettings:
                 QuotaLimit(Dimension(part.dimension), part.amount, part.period_ms, part.burst, part.model)
                 for part in row.limits
             ),
-            mode=QuotaMode(row.mode),
+            mode=Mode(row.mode),
             on_store_loss=StoreLossAction(row.on_store_loss),
             max_overdraft=row.max_overdraft,
             strict=row.strict,

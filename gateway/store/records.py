@@ -11,7 +11,8 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import TypeVar
 from uuid import UUID
 
-from gateway.store.enums import Calendar, Dimension, KeyScope, QuotaMode, ReservationMode, State, StoreLossAction
+from gateway.quota_terms import Calendar, Mode
+from gateway.store.enums import Dimension, KeyScope, ReservationMode, State, StoreLossAction
 
 ANY = "-"  # in the parent of a list: every organization, every team
 DEFAULT_CLASS = "default"
@@ -234,7 +235,7 @@ class QuotaPolicySettings:
 
     weight: float | None = 1.0
     limits: tuple[QuotaLimit, ...] = ()
-    mode: QuotaMode = QuotaMode.ENFORCE
+    mode: Mode = Mode.ENFORCE
     on_store_loss: StoreLossAction = StoreLossAction.SERVE_STALE
     max_overdraft: int = 0
     strict: bool = False

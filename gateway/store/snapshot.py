@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
-from gateway.store.enums import KeyScope, QuotaMode, ReservationMode, State, StoreLossAction
+from gateway.quota_terms import Mode
+from gateway.store.enums import KeyScope, ReservationMode, State, StoreLossAction
 from gateway.store.identity_snapshot import ChangedIdentity, IdentitySnapshot, advance_identity
 from gateway.store.models import ApiKeyRow, OrganizationRow, PriorityClassRow, QuotaPolicyRow, TeamRow
 from gateway.store.quota_parts import grants_of, settings_of
@@ -43,7 +44,7 @@ class PolicyRecord:
     id: UUID
     weight: float | None
     limits: tuple[QuotaLimit, ...]
-    mode: QuotaMode
+    mode: Mode
     on_store_loss: StoreLossAction
     max_overdraft: int
     strict: bool

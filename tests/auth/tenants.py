@@ -3,7 +3,8 @@
 from dataclasses import replace
 from uuid import UUID
 
-from gateway.store.enums import KeyScope, QuotaMode, State, StoreLossAction
+from gateway.quota_terms import Mode
+from gateway.store.enums import KeyScope, State, StoreLossAction
 from gateway.store.snapshot import (
     EMPTY_SNAPSHOT,
     KeyRecord,
@@ -17,7 +18,7 @@ POLICY = PolicyRecord(
     id=UUID(int=1),
     weight=1.0,
     limits=(),
-    mode=QuotaMode.ENFORCE,
+    mode=Mode.ENFORCE,
     on_store_loss=StoreLossAction.SERVE_STALE,
     max_overdraft=0,
     strict=False,

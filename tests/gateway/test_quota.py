@@ -12,7 +12,8 @@ from sqlalchemy import text
 from evenflow.engine.v1 import engine_pb2
 from evenflow.inference.v1 import generation_pb2 as pb
 from gateway.quota_slices import BEST_EFFORT
-from gateway.store.enums import Calendar, Dimension, QuotaMode, ReservationMode
+from gateway.quota_terms import Calendar, Mode
+from gateway.store.enums import Dimension, ReservationMode
 from gateway.store.grants import NewGrant, grant_quota
 from gateway.store.key_ends import revoke_key
 from gateway.store.records import QuotaBudget, QuotaCost, QuotaLimit, QuotaPolicySettings, ResourcePath
@@ -198,7 +199,7 @@ async def test_cached_input_costs_what_the_price_list_says(world: World) -> None
 async def test_a_shadow_limit_refuses_nobody_and_is_counted(world: World) -> None:
     tenant = await world.tenant()
     limits = (replace(ONE_REQUEST, burst=2),)
-    await world.policy(team_of(tenant), QuotaPolicySettings(limits=limits, mode=QuotaMode.SHADOW))
+    await world.policy(team_of(tenant), QuotaPolicySettings(limits=limits, mode=Mode.SHADOW))
     for _ in range(5):
         await tenant.generate()
     await world.live._denials.flush()
@@ -217,7 +218,7 @@ async def test_a_shadow_limit_refuses_nobody_and_is_counted(world: World) -> Non
 async def test_work_over_a_borrow_limit_runs_as_best_effort_while_the_engine_is_idle(world: World) -> None:
     tenant = await world.tenant()
     limits = (ONE_REQUEST,)
-    await world.policy(team_of(tenant), QuotaPolicySettings(limits=limits, mode=QuotaMode.BORROW))
+    await world.policy(team_of(tenant), QuotaPolicySettings(limits=limits, mode=Mode.BORROW))
 
     await tenant.generate()
     await tenant.generate()
@@ -238,7 +239,7 @@ async def test_idle_tokens_are_lent_once_to_a_burst_of_requests(world: World, mo
     # The engine has room for 2048 tokens; each request may use 202 of them.
     tenant = await world.tenant()
     limits = (ONE_REQUEST,)
-    await world.policy(team_of(tenant), QuotaPolicySettings(limits=limits, mode=QuotaMode.BORROW))
+    await world.policy(team_of(tenant), QuotaPolicySettings(limits=limits, mode=Mode.BORROW))
     world.engine.script = stalled
     spec = {"stopping": {"max_output_tokens": 200}}
     streams = [tenant.stream(**spec) for _ in range(20)]
@@ -254,7 +255,7 @@ async def test_idle_tokens_are_lent_once_to_a_burst_of_requests(world: World, mo
 async def test_a_limit_that_binds_is_not_borrowed_over(world: World) -> None:
     tenant = await world.tenant()
     limits = (ONE_REQUEST,)
-    await world.policy(team_of(tenant), QuotaPolicySettings(limits=limits, mode=QuotaMode.BORROW))
+    await world.policy(team_of(tenant), QuotaPolicySettings(limits=limits, mode=Mode.BORROW))
     await world.limit(ResourcePath(tenant.path.organization), (replace(ONE_REQUEST, burst=2),))
 
     await tenant.generate()
@@ -267,7 +268,7 @@ async def test_a_limit_that_binds_is_not_borrowed_over(world: World) -> None:
     }
 
 
-async def expecting(world: World, *limits: QuotaLimit, mode: QuotaMode = QuotaMode.ENFORCE) -> Tenant:
+async def expecting(world: World, *limits: QuotaLimit, mode: Mode = Mode.ENFORCE) -> Tenant:
     """A tenant that reserves what is expected, and an engine that keeps to its grants."""
     world.engine.script = obedient
     tenant = await world.tenant()
@@ -323,7 +324,7 @@ async def test_a_generation_without_quota_can_go_on_as_best_effort(world: World)
 
 
 async def test_a_borrowing_generation_goes_on_as_best_effort_and_owes_nothing(world: World) -> None:
-    tenant = await expecting(world, replace(OUTPUT, amount=1), mode=QuotaMode.BORROW)
+    tenant = await expecting(world, replace(OUTPUT, amount=1), mode=Mode.BORROW)
 
     response = await tenant.generate(stopping={"max_output_tokens": 300})
 

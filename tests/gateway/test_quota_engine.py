@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from evenflow.inference.v1 import generation_pb2 as pb
-from gateway.store.enums import Dimension, QuotaMode, ReservationMode
+from gateway.quota_terms import Mode
+from gateway.store.enums import Dimension, ReservationMode
 from gateway.store.records import QuotaLimit, QuotaPolicySettings, ResourcePath
 from tests.engine.engine_process import EngineProcess, engine_process
 from tests.gateway.world import Tenant, World, refusal_of
@@ -41,7 +42,7 @@ async def real(closed_world: World, engine_alone: EngineProcess) -> World:
     return closed_world
 
 
-async def expecting(world: World, limit: QuotaLimit, mode: QuotaMode = QuotaMode.ENFORCE) -> Tenant:
+async def expecting(world: World, limit: QuotaLimit, mode: Mode = Mode.ENFORCE) -> Tenant:
     tenant = await world.tenant()
     settings = QuotaPolicySettings(limits=(limit,), mode=mode, reservation=ReservationMode.EXPECTED)
     await world.policy(ResourcePath("acme", "search"), settings)
@@ -101,7 +102,7 @@ async def test_a_finished_generation_is_billed_for_what_it_was_granted(real: Wor
 
 
 async def test_borrowed_work_runs_on_an_idle_engine(real: World) -> None:
-    tenant = await expecting(real, replace(OUTPUT, amount=1), QuotaMode.BORROW)
+    tenant = await expecting(real, replace(OUTPUT, amount=1), Mode.BORROW)
 
     first, second = await run(tenant, PAUSE, 150), await run(tenant, PAUSE, 150)
 

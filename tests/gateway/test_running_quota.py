@@ -9,8 +9,8 @@ import pytest
 
 from evenflow.inference.v1 import generation_pb2 as pb
 from gateway.errors import StoreUnavailableError
-from gateway.quota_terms import Reserved
-from gateway.store.enums import Dimension, QuotaMode, ReservationMode
+from gateway.quota_terms import Mode, Reserved
+from gateway.store.enums import Dimension, ReservationMode
 from gateway.store.records import QuotaLimit, QuotaPolicySettings
 from tests.gateway.test_quota import HOUR_MS, ONE_REQUEST, SLOTS, exhausted, expecting, five_tokens, team_of
 from tests.gateway.world import World, eventually
@@ -68,7 +68,7 @@ async def test_idle_tokens_come_back_where_the_quota_cannot_be_asked(
     world: World, monkeypatch: pytest.MonkeyPatch, *, is_cancelled: bool
 ) -> None:
     tenant = await world.tenant(limits=(ONE_REQUEST,))
-    await world.policy(team_of(tenant), QuotaPolicySettings(limits=(ONE_REQUEST,), mode=QuotaMode.BORROW))
+    await world.policy(team_of(tenant), QuotaPolicySettings(limits=(ONE_REQUEST,), mode=Mode.BORROW))
     await tenant.generate()
     reserve, num_calls = world.book.reserve, 0
     taken = []

@@ -87,7 +87,7 @@ def test_what_is_larger_than_the_burst_is_refused_for_ever_and_without_a_turn(*,
     denied = world.results[world.reserve(world.replicas[0], (limit,), 201)]
 
     assert isinstance(denied, Denied)
-    assert not denied.is_retryable
+    assert [violation.kind for violation in denied.violations] == [ViolationKind.EXCEEDS_BURST]
 
 
 def test_strict_limits_hold_nothing_in_store() -> None:

@@ -48,7 +48,6 @@ def test_request_of_exactly_the_burst_is_admitted_and_one_token_more_never_is():
     book, limit = QuotaBook(), tokens(7_001, burst=997)
     too_large = book.reserve("a", [limit], Charge(1, 900, 98), 0)
     assert too_large == Denied((Violation(limit, ViolationKind.EXCEEDS_BURST, None),))
-    assert not too_large.is_retryable
     assert isinstance(book.reserve("b", [limit], Charge(1, 900, 97), 0), Reserved)
 
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from throttled import RateLimiterType, Throttled, rate_limiter, store, utils
 
 from gateway.quota import QuotaBook
-from gateway.quota_terms import Charge, Denied, Dimension, Limit, Reserved
+from gateway.quota_terms import Charge, Denied, Dimension, Limit, Reserved, ViolationKind
 
 LIMITS = st.builds(
     Limit,
@@ -134,7 +134,7 @@ def test_decisions_and_waits_equal_those_of_throttled_py(per_second, burst, call
             assert isinstance(ours, Denied) == theirs.limited
             assert book.remaining(limit, now_ns).amount == theirs.state.remaining
             assert book.remaining(limit, now_ns).reset_ns == pytest.approx(theirs.state.reset_after * 1e9)
-            if isinstance(ours, Denied) and ours.is_retryable:
+            if isinstance(ours, Denied) and ours.violations[0].kind is ViolationKind.RATE:
                 assert ours.violations[0].retry_after_ns == pytest.approx(theirs.state.retry_after * 1e9)
 
 

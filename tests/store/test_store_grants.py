@@ -8,11 +8,12 @@ import pytest
 from sqlalchemy import text
 from uuid_utils.compat import uuid7
 
+from gateway.quota_terms import Calendar
 from gateway.store.cache import TenancyCache
 from gateway.store.changes import Change
 from gateway.store.db import Database
 from gateway.store.denials import DenialEvent, forget_denials, insert_denials, list_denials
-from gateway.store.enums import Calendar, Dimension, ReservationMode
+from gateway.store.enums import Dimension, ReservationMode
 from gateway.store.errors import InvalidValueError, NotFoundError, StoreConflictError
 from gateway.store.grants import NewGrant, end_grant, grant_quota
 from gateway.store.quota_policies import get_quota_policy, update_quota_policy

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.quota_terms import Mode
 from gateway.store.db import Database
-from gateway.store.enums import Dimension, QuotaMode, StoreLossAction
+from gateway.store.enums import Dimension, StoreLossAction
 from gateway.store.errors import AlreadyExistsError, InvalidValueError, NotFoundError
 from gateway.store.quota_policies import (
     create_quota_policy,
@@ -27,7 +28,7 @@ async def test_each_new_organization_and_team_has_the_default_policy(database: D
 
     for path in (organization.path, team.path):
         policy = await get_quota_policy(database, path, "default")
-        assert policy.settings == QuotaPolicySettings(weight=1.0, limits=(), mode=QuotaMode.ENFORCE)
+        assert policy.settings == QuotaPolicySettings(weight=1.0, limits=(), mode=Mode.ENFORCE)
         assert policy.path == path
 
 
@@ -84,7 +85,7 @@ async def test_bad_policies_are_refused_by_field(database: Database, settings: Q
 async def test_an_organization_a_team_and_a_key_have_one_policy_each(database: Database) -> None:
     team = await make_team(database, await make_organization(database))
     key = await make_key(database, team)
-    settings = QuotaPolicySettings(None, (REQUESTS,), QuotaMode.SHADOW, StoreLossAction.FAIL_CLOSED, 5, strict=True)
+    settings = QuotaPolicySettings(None, (REQUESTS,), Mode.SHADOW, StoreLossAction.FAIL_CLOSED, 5, strict=True)
 
     made = await create_quota_policy(database, make_change(), key.path, "ci", settings)
 
