@@ -56,7 +56,8 @@ class LiveQuota:
         revision = self._cache.current.revision
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._cache.newer_than(revision), LOOK_INTERVAL_S)
+                async with asyncio.timeout(LOOK_INTERVAL_S):
+                    await self._cache.newer_than(revision)
             is_changed = self._cache.current.revision != revision
             revision = self._cache.current.revision
             self.follow(wakes=is_changed)

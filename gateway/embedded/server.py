@@ -127,7 +127,8 @@ class EmbeddedPostgres:
                 with contextlib.suppress(ProcessLookupError):
                     self._process.send_signal(number)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._process.wait(), timeout_s)
+                    async with asyncio.timeout(timeout_s):
+                        await self._process.wait()
             self._process = None
         if self._lock is not None:
             remove_short_directory(self._root)
@@ -176,7 +177,8 @@ class EmbeddedPostgres:
         command = ["initdb", "--pgdata", str(new_data), *_INITDB]
         self._process, log_start = await self._spawn(account, "SIGKILL", command)
         try:
-            status = await asyncio.wait_for(self._process.wait(), self._options.start_timeout_s)
+            async with asyncio.timeout(self._options.start_timeout_s):
+                status = await self._process.wait()
         except TimeoutError:
             reason = f"initdb not done after {self._options.start_timeout_s:g} s: {self._log_since(log_start)}"
             raise ServerStartError(self._root, reason) from None

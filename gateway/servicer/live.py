@@ -63,7 +63,8 @@ class LiveGenerations:
     async def launched(self, timeout_s: float) -> None:
         """Nothing is on its way to being a generation, or `timeout_s` has passed."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._has_launched.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._has_launched.wait()
 
     def add(self, generation: Generation) -> None:
         transcript = generation.transcript

@@ -106,7 +106,8 @@ class TenancyCache:
             except DATABASE_ERRORS as error:
                 outage.note(error, staleness_s=self.staleness_s())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), POLL_INTERVAL_S)
+                async with asyncio.timeout(POLL_INTERVAL_S):
+                    await self._wake.wait()
 
     async def _listen(self) -> None:
         """Wakes the poll at each notice. While there is no connection, the poll alone keeps its two seconds."""

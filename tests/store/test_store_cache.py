@@ -185,3 +185,22 @@ async def test_the_background_refresh_survives_a_cut_connection(
             await session.execute(text(others + mine))
         await make_organization(database)
         await until(lambda: tenancy.current.revision == 1)
+
+
+@pytest.mark.parametrize("num_turns", range(5))
+async def test_the_background_refresh_ends_when_it_is_cancelled_while_a_notice_comes(
+    database: Database, num_turns: int
+) -> None:
+    cache = TenancyCache(database)
+    polling = asyncio.create_task(cache._poll())
+    while cache.current.revision < 0:  # noqa: ASYNC110 - any revision will do
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    cache._wake.set()
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+
+    polling.cancel()
+
+    await asyncio.wait([polling], timeout=1.0)
+    assert polling.cancelled()
