@@ -18,7 +18,8 @@ from tests.mutants.operators import mutate
 CORE_TESTS = ("tests/core", "tests/fairness/test_bounds.py", "tests/policies/test_conformance.py")
 QUOTA_TESTS = ("tests/quota",)
 LEASE_TESTS = tuple(
-    f"tests/leases/test_{name}.py" for name in ("leased_rates", "lease_failures", "holdings", "emergency")
+    f"tests/leases/test_{name}.py"
+    for name in ("leased_rates", "lease_failures", "lease_parts", "changed_leases", "holdings", "emergency")
 )
 KINDS = ("engine.core", "gateway.quota", "gateway.leases")
 
