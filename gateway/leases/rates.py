@@ -43,19 +43,19 @@ class RateLease:
         if is_same_worth and not self.is_strict and self._unspent <= limit.burst:
             return
         self._counters.returned += self._unspent
-        self.outbox.waiting.refund += self._unspent
+        self.outbox.waiting.returned += self._unspent
         self._unspent = 0
         # A time to wait is the same under any numbers, as it is in the store.
         self._lead_ticks = -(-self._lead_ticks * limit.limit // old.limit)
         for reports in (self.outbox.waiting, self.outbox.sent):
             reports.refund = converted(reports.refund, old, limit)
+            reports.returned = converted(reports.returned, old, limit)
             reports.debt = -converted(-reports.debt, old, limit)
 
     def available(self, now_ns: int) -> int:
-        """What can be taken without asking."""
+        """What can be taken without asking. What was not spent in time is lost, as what a crashed process held."""
         if self._unspent and now_ns >= self._expires_ns:
             self._counters.expired += self._unspent
-            self.outbox.waiting.refund += self._unspent
             self._unspent = 0
         return self._unspent
 
@@ -124,7 +124,8 @@ class RateLease:
         unspent = self.available(now_ns)
         target = 0 if is_last else self._target(now_ns)
         kept = 0 if is_claimed or is_last else min(unspent, target)
-        self.outbox.waiting.refund += unspent - kept
+        waiting = self.outbox.waiting
+        waiting.returned = 0 if now_ns >= self._expires_ns else waiting.returned + unspent - kept
         self._counters.returned += unspent - kept
         self._unspent = kept
         self._asked = self.limit
@@ -138,7 +139,7 @@ class RateLease:
             kept=self._unspent + self._pending,
             want=max(0, target - self._unspent),
             leave=self._left_alone,
-            refund=sent.refund,
+            refund=sent.num_free,
             debt=sent.debt,
             debt_age_ns=now_ns - sent.debt_since_ns if sent.debt else 0,
         )
@@ -163,7 +164,7 @@ class RateLease:
         limit = self.limit
         if amount > limit.burst:
             return Violation(limit, ViolationKind.EXCEEDS_BURST, None)
-        missing = amount - self.available(now_ns) - self.outbox.waiting.refund - self.outbox.sent.refund
+        missing = amount - self.available(now_ns) - self.outbox.waiting.num_free - self.outbox.sent.num_free
         excess = self._lead(now_ns) + (missing - limit.burst) * limit.period_ns
         return Violation(limit, ViolationKind.RATE, -(-excess // limit.limit)) if missing > 0 and excess > 0 else None
 
@@ -173,7 +174,7 @@ class RateLease:
 
     def remaining(self, now_ns: int) -> Remaining:
         """What one more request could take, as far as is known here, and the time until the bucket is full."""
-        held = self.available(now_ns) + self.outbox.waiting.refund
+        held = self.available(now_ns) + self.outbox.waiting.num_free
         lead = max(0, self._lead(now_ns) - held * self.limit.period_ns)
         return Remaining(min(self.limit.burst, self.room(now_ns) + held), -(-lead // self.limit.limit))
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from gateway.leases.claims import Claim, Outage, Share
 from gateway.leases.shares import Shares
-from gateway.leases.terms import LEASE_NS, NS_PER_S
+from gateway.leases.terms import HELD_NS, LEASE_NS, NS_PER_S
 from gateway.store.quota_buckets import Answer, Batch, StoreClaim, StoreKey
 
 HEARTBEAT_NS = NS_PER_S
@@ -61,7 +61,7 @@ class Turns:
         if self._unconfirmed is not None:
             assert not claims, "nobody waits for a store that is away"
             self._turn, self._sent_ns = _Turn(now_ns, (), ()), now_ns
-            return Batch(self._replica, self._number, LEASE_NS)
+            return Batch(self._replica, self._number, HELD_NS)
         claimed = {part.share.key for claim in claims for part in claim.parts}
         shares = self._shares.of_turn(claimed | peeked, now_ns, is_last=is_last)
         has_just_told = self._sent_ns is not None and now_ns - self._sent_ns < HEARTBEAT_NS
@@ -70,7 +70,7 @@ class Turns:
         self._number += 1
         asks = tuple(share.ask(now_ns, is_claimed=share.key in claimed, is_last=is_last) for share in shares)
         self._turn, self._sent_ns = _Turn(now_ns, shares, claims), now_ns
-        return Batch(self._replica, self._number, LEASE_NS, asks, _store_claims(shares, claims), is_last)
+        return Batch(self._replica, self._number, HELD_NS, asks, _store_claims(shares, claims), is_last)
 
     def answer(self, answer: Answer, now_ns: int) -> abc.Sequence[Answered]:
         """The turn was taken: every limit in it knows what it got."""

@@ -63,6 +63,8 @@ class Batch:
 
     `number` counts the replica's turns from 1. One whose answer was lost is followed by an empty one under the same
     number: if that is new, the lost one has not been taken and its reports never will be.
+
+    lease_ns   so long after its last turn what a replica holds of a rate counts as held
     """
 
     replica: UUID

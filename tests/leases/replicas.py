@@ -52,6 +52,7 @@ class Replica:
     message: Message | None = None
     next_tick_ns: int = 0
     is_cut: bool = False
+    last_number: int = 0
     settled: dict[int, int] = field(default_factory=dict)
     """Refunds by the number of the turn that tells them; 0: none yet."""
 
@@ -149,14 +150,18 @@ class World:
         batch = replica.book.plan(self.clock(replica))
         if batch is None:
             return
-        replica.message = Message(batch, self.now_ns, is_question=batch.number in replica.settled)
+        replica.message = Message(batch, self.now_ns, is_question=batch.number == replica.last_number)
+        replica.last_number = batch.number
         if not replica.message.is_question:
             replica.settled[batch.number] = replica.settled.pop(0, 0)
 
     def take(self, replica: Replica) -> None:
         """The shared side has the message."""
-        message = replica.message
-        assert message is not None
+        assert replica.message is not None
+        self.take_message(replica, replica.message)
+
+    def take_message(self, replica: Replica, message: Message) -> None:
+        """The same with a message that the replica may have given up."""
         self.num_turns += 1
         message.taken_ns = self.now_ns
         message.answer = self.centre.exchange(message.batch, self.now_ns + self.database_offset_ns)

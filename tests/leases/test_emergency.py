@@ -4,7 +4,7 @@ import pytest
 
 from gateway.errors import StoreUnavailableError
 from gateway.leases.emergency import Emergency
-from gateway.quota_terms import Limit, Reserved
+from gateway.quota_terms import Denied, Limit, Reserved
 from tests.leases.centre import NS_PER_S
 from tests.leases.replicas import World, tokens
 
@@ -75,7 +75,7 @@ def flood(world: World, limit: Limit, seconds: int) -> None:
         world.run(NS_PER_S // 10)
 
 
-def test_what_is_not_spent_in_time_is_not_lost() -> None:
+def test_what_is_not_spent_in_time_is_lost_and_refills() -> None:
     world, limit = World(), tokens(1, 1000)
     replica = world.add_replica()
     world.run(NS_PER_S)
@@ -84,6 +84,13 @@ def test_what_is_not_spent_in_time_is_not_lost() -> None:
     world.now_ns += 3 * NS_PER_S  # the process stood still
     world.run(NS_PER_S)
 
+    name = world.reserve(replica, (limit,), 990)
+    world.run(NS_PER_S // 10)
+    refused = world.results[name]
+    assert isinstance(refused, Denied)
+    lost = replica.book.counters.expired
+    assert 0 < lost <= 30  # what ten tokens in a moment made worth keeping
+    world.run(lost * NS_PER_S)
     name = world.reserve(replica, (limit,), 990)
     world.run(NS_PER_S // 10)
 

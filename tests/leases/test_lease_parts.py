@@ -5,7 +5,7 @@ from gateway.leases.decisions import decide_alone
 from gateway.leases.holdings import Holding
 from gateway.leases.rates import RateLease
 from gateway.leases.shares import Shares
-from gateway.leases.terms import LeaseCounters, Outbox
+from gateway.leases.terms import LEASE_NS, LeaseCounters, Outbox
 from gateway.quota_terms import Limit, Mode
 from gateway.store.quota_buckets import Grant
 from tests.leases.centre import NS_PER_S
@@ -72,7 +72,23 @@ def test_what_a_changed_limit_sends_back_is_counted_as_returned() -> None:
 
     lease.adopt(tokens(50, 1000))
 
-    assert (counters.returned, lease.outbox.waiting.refund) == (10, 5)
+    assert (counters.returned, lease.outbox.waiting.returned) == (10, 5)
+
+
+def test_what_was_returned_counts_only_while_the_store_counts_it_as_held() -> None:
+    early, late, lost = (lease_of(tokens(100, 1000), 10) for _ in range(3))
+    for lease in (early, late):
+        lease.adopt(tokens(50, 1000))
+
+    asks = [
+        early.ask(LEASE_NS - 1, is_claimed=False, is_last=False),
+        late.ask(LEASE_NS, is_claimed=False, is_last=False),
+        lost.ask(LEASE_NS // 2, is_claimed=False, is_last=True),
+    ]
+    lost.outbox.restore()
+
+    assert [ask.refund for ask in asks] == [5, 0, 10]
+    assert not lost.outbox
 
 
 def test_slots_that_nobody_wants_are_due_for_no_turn() -> None:

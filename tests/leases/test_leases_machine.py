@@ -12,7 +12,7 @@ from gateway.leases.demand import Demand
 from gateway.leases.terms import LEASE_NS
 from gateway.quota_terms import Reserved
 from tests.leases.centre import NS_PER_S
-from tests.leases.replicas import TIMEOUT_NS, Replica, World, tokens
+from tests.leases.replicas import TIMEOUT_NS, Message, Replica, World, tokens
 
 indices = st.integers(0, 3)
 
@@ -27,7 +27,7 @@ class Leases(RuleBasedStateMachine):
         self.world = World()
         self.num_crashes = 0
         self.gained_ns = 0
-        self.late: list[Replica] = []
+        self.late: list[tuple[Replica, Message]] = []
         self.books: list[LeaseBook] = []
 
     @initialize(
@@ -101,16 +101,14 @@ class Leases(RuleBasedStateMachine):
     def lose(self, index: int) -> None:
         if (message := self.replica(index).message) is not None:
             if message.answer is None:
-                self.late.append(Replica(self.replica(index).book, 0, message))
+                self.late.append((self.replica(index), message))
             self.world.lose(self.replica(index))
 
     @precondition(lambda self: self.late)
     @rule()
     def take_late(self) -> None:
         """A statement that waited for a lock while its replica gave it up."""
-        message = self.late.pop().message
-        assert message is not None
-        self.world.centre.exchange(message.batch, self.world.now_ns + self.world.database_offset_ns)
+        self.world.take_message(*self.late.pop())
 
     @precondition(lambda self: len(self.world.replicas) > 1 and self.num_crashes < 5)
     @rule(index=indices)
@@ -172,6 +170,22 @@ class HoardedLeases(Leases):
 
 class StrictLimits(Leases):
     is_strict = True
+
+
+def test_what_nobody_spent_while_all_were_silent_is_nobodys_credit() -> None:
+    hoarded = HoardedLeases()
+    try:
+        hoarded.begin(limit=10, burst=60, period_s=3)
+        hoarded.join()
+        hoarded.join()
+        hoarded.send(index=0)
+        hoarded.keep_leases_alive(num_rounds=1, amount=1)
+        hoarded.wait(duration_ns=3 * NS_PER_S)
+        hoarded.spend_all_there_is()
+
+        hoarded.what_is_admitted_is_within_the_bound()
+    finally:
+        hoarded.teardown()
 
 
 Leases.TestCase.settings = HoardedLeases.TestCase.settings = StrictLimits.TestCase.settings = settings(
