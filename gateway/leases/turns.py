@@ -1,7 +1,7 @@
 """A replica's turns at the store: what goes into one, its number, and what it means that one was answered or was not.
 
-A turn whose answer is lost may have been taken. The next one asks for nothing but that, under the same number: either
-it had been taken, or it never will be, so that reports count once and debts go ahead of new claims. What was granted
+A turn whose answer is lost may have been taken. The next one asks for nothing but that, until it is answered: either it
+had been taken, or it never will be, so that reports count once and debts go ahead of new claims. What was granted
 in it is lost, and heals as what a crashed replica held does.
 """
 
@@ -61,13 +61,13 @@ class Turns:
         if self._unconfirmed is not None:
             assert not claims, "nobody waits for a store that is away"
             self._turn, self._sent_ns = _Turn(now_ns, (), ()), now_ns
-            return Batch(self._replica, self._number, HELD_NS)
+            return Batch(self._replica, self._number + 1, HELD_NS, is_question=True)
         claimed = {part.share.key for claim in claims for part in claim.parts}
         shares = self._shares.of_turn(claimed | peeked, now_ns, is_last=is_last)
         has_just_told = self._sent_ns is not None and now_ns - self._sent_ns < HEARTBEAT_NS
         if not shares and has_just_told and not is_last:
             return None
-        self._number += 1
+        self._number += 2
         asks = tuple(share.ask(now_ns, is_claimed=share.key in claimed, is_last=is_last) for share in shares)
         self._turn, self._sent_ns = _Turn(now_ns, shares, claims), now_ns
         return Batch(self._replica, self._number, HELD_NS, asks, _store_claims(shares, claims), is_last)

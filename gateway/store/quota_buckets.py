@@ -61,8 +61,8 @@ class Ask:
 class Batch:
     """A replica's turn. `asks` are sorted by key, so that turns on the same rows never lock each other out.
 
-    `number` counts the replica's turns from 1. One whose answer was lost is followed by an empty one under the same
-    number: if that is new, the lost one has not been taken and its reports never will be.
+    `number` is even, and goes up. A turn whose answer was lost is followed by an empty one under the next number, the
+    question: if that is new, the lost one has not been taken and its reports never will be. It may be asked again.
 
     lease_ns   so long after its last turn what a replica holds of a rate counts as held
     """
@@ -73,6 +73,7 @@ class Batch:
     asks: tuple[Ask, ...] = ()
     claims: tuple[StoreClaim, ...] = ()
     is_last: bool = False
+    is_question: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class PostgresQuotaStore:
             if not was_connected:
                 raise
         answer = await self._send(batch)
-        if not answer.is_new:
+        if not answer.is_new and not batch.is_question:
             raise DatabaseUnavailableError("the answer to a turn was lost")
         return answer
 
@@ -189,6 +190,7 @@ def encode(batch: Batch) -> str:
             "lease_ns": batch.lease_ns,
             "expiry_s": REPLICA_EXPIRY_S,
             "is_last": batch.is_last,
+            "is_question": batch.is_question,
             "asks": [_encode_ask(ask) for ask in batch.asks],
             "claims": batch.claims,
         }

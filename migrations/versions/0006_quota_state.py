@@ -155,6 +155,7 @@ EXCHANGE = """
 CREATE FUNCTION quota_exchange(batch jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
     me CONSTANT text := batch->>'replica';
+    is_question CONSTANT integer := (batch->>'is_question')::boolean::integer;
     expiry CONSTANT interval := (batch->>'expiry_s')::numeric * interval '1 second';
     asks CONSTANT jsonb := batch->'asks';
     num_asks CONSTANT integer := jsonb_array_length(batch->'asks');
@@ -174,9 +175,10 @@ DECLARE
 BEGIN
     INSERT INTO replica (id, number) VALUES (me::uuid, (batch->>'number')::bigint)
     ON CONFLICT (id) DO UPDATE SET number = excluded.number, heartbeat_at = clock_timestamp()
-        WHERE replica.number < excluded.number;
+        -- A question is about the turn before it. One that was answered already is answered again.
+        WHERE replica.number < excluded.number - is_question OR replica.number = excluded.number AND is_question = 1;
     IF NOT FOUND THEN
-        -- A turn that its replica has given up, or the question whether one was taken.
+        -- A turn that its replica has given up, or a question about one that was taken.
         RETURN jsonb_build_object('num_replicas', 0, 'is_new', false, 'verdicts', verdicts, 'grants', grants);
     END IF;
     FOR i IN 1..num_asks LOOP

@@ -38,7 +38,6 @@ class Message:
 
     batch: Batch
     sent_ns: int
-    is_question: bool
     taken_ns: int = 0
     answer: Answer | None = None
 
@@ -52,7 +51,6 @@ class Replica:
     message: Message | None = None
     next_tick_ns: int = 0
     is_cut: bool = False
-    last_number: int = 0
     settled: dict[int, int] = field(default_factory=dict)
     """Refunds by the number of the turn that tells them; 0: none yet."""
 
@@ -150,9 +148,8 @@ class World:
         batch = replica.book.plan(self.clock(replica))
         if batch is None:
             return
-        replica.message = Message(batch, self.now_ns, is_question=batch.number == replica.last_number)
-        replica.last_number = batch.number
-        if not replica.message.is_question:
+        replica.message = Message(batch, self.now_ns)
+        if not batch.is_question:
             replica.settled[batch.number] = replica.settled.pop(0, 0)
 
     def take(self, replica: Replica) -> None:
@@ -167,8 +164,8 @@ class World:
         message.answer = self.centre.exchange(message.batch, self.now_ns + self.database_offset_ns)
         if not message.answer.is_new:
             return
-        refund = replica.settled.pop(message.batch.number, 0)
-        if message.is_question:
+        refund = replica.settled.pop(message.batch.number - message.batch.is_question, 0)
+        if message.batch.is_question:
             replica.settled[0] = replica.settled.get(0, 0) + refund
         elif refund:
             self.charges.append((self.now_ns, -refund))

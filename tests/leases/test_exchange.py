@@ -39,6 +39,8 @@ def random_ask(rng: random.Random, node: str, dimension: str) -> Ask:
 
 
 def random_batch(rng: random.Random, number: int) -> Batch:
+    if rng.random() < 0.2:
+        return Batch(rng.choice(REPLICAS), number + 1, LEASE_NS, is_question=True)
     keys = sorted({(rng.choice(NODES), rng.choice(DIMENSIONS)) for _ in range(rng.randrange(5))})
     asks = tuple(random_ask(rng, *key) for key in keys)
     claims = tuple(
@@ -53,7 +55,7 @@ async def test_turns_do_what_the_plain_python_does(database: Database) -> None:
     connection = await database.connect()
     centre = Centre()
     for turn in range(400):
-        batch = random_batch(rng, number=turn - rng.choice((0, 0, 0, 4)))  # late ones have no effect
+        batch = random_batch(rng, number=2 * (turn - rng.choice((0, 0, 0, 4))))  # late ones have no effect
         raw = await connection.fetchval("SELECT quota_exchange($1)", encode(batch))
         now_ns = json.loads(raw).get("now_ns", 0)
         assert decode(raw) == centre.exchange(batch, now_ns), f"turn {turn}: {batch}"
@@ -132,4 +134,22 @@ async def test_a_last_turn_whose_answer_is_lost_counts_once(database: Database) 
     await forget_idle_buckets(database)
     assert await connection.fetchval("SELECT count(*) FROM replica") == 1
     await connection.close()
+    await store.close()
+
+
+async def test_a_question_is_answered_the_same_however_often_its_answer_is_lost(database: Database) -> None:
+    store, key = PostgresQuotaStore(database), ("organizations/a", "BUDGET", "", "MONTH", 1_790_000_000 * NS_PER_S)
+    told = Batch(REPLICAS[0], 2, LEASE_NS, (Ask(key, 100, settled=5),))
+    untold = Batch(REPLICAS[0], 4, LEASE_NS, (Ask(key, 100, settled=7),))
+    await store.exchange(told)
+
+    answers = [await store.exchange(Batch(REPLICAS[0], 3, LEASE_NS, is_question=True)) for _ in range(2)]
+    fenced = [await store.exchange(Batch(REPLICAS[0], 5, LEASE_NS, is_question=True)) for _ in range(2)]
+    late = await store.exchange(untold)
+    again = await store.exchange(Batch(REPLICAS[0], 6, LEASE_NS, (Ask(key, 100, settled=7),)))
+
+    assert [answer.is_new for answer in answers] == [False, False]
+    assert [answer.is_new for answer in fenced] == [True, True]
+    assert not late.is_new
+    assert again.grants[0].room == 100 - 5 - 7
     await store.close()

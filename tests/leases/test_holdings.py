@@ -138,6 +138,27 @@ def test_what_is_settled_counts_once_when_an_answer_is_lost(*, was_taken: bool) 
     assert is_admitted(world, replica, limit, 60)
 
 
+def test_what_is_settled_counts_once_when_the_answer_to_the_question_is_lost_too() -> None:
+    world, limit = world_of(1), budget(1000)
+    (replica,) = world.replicas
+    name = world.reserve(replica, (limit,), 40)
+    world.run(NS_PER_S // 10)
+    world.settle(name, 30)
+    world.send(replica)
+    world.lose(replica)
+    for is_answered in (False, True):
+        world.send(replica)
+        world.take(replica)
+        if is_answered:
+            world.receive(replica)
+        else:
+            world.lose(replica)
+    world.run(NS_PER_S)
+
+    (row,) = world.centre.rows.values()
+    assert row.settled == 30
+
+
 def test_the_overdraft_of_a_budget_is_shared_and_counted_afterwards() -> None:
     world, limit = world_of(2), budget(1000, max_overdraft=100)
     cut, other = world.replicas
