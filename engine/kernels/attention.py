@@ -1,4 +1,4 @@
-"""Paged attention in torch calls: chunks of similar size are gathered, padded and attended together.
+"""Paged attention in torch calls, for any device: chunks of similar size are gathered, padded and attended together.
 
 Keys are read only through block tables, into a buffer that is used again by every layer, so that it stays in the
 cache of the processor and costs no page faults. Padding reads the null block, which holds zeros.
@@ -43,14 +43,42 @@ class AttentionGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionPlan:
-    """Every chunk of a step is in exactly one group. `gathered` [>= N * M, S, 2, KH, D] is scratch memory."""
+class GatheredChunks:
+    """The chunks of a step, for `attend`: each is in exactly one group.
+
+    gathered      [>= N * M, S, 2, KH, D], scratch memory
+    slot_mapping  [T] int64, where each token's key and value go, as in `reference.store_kv`
+    """
 
     groups: tuple[AttentionGroup, ...]
     gathered: Tensor
+    slot_mapping: Tensor
 
 
-def paged_attention(q: Tensor, kv_cache: Tensor, plan: AttentionPlan) -> Tensor:
+def attend(qkv: Tensor, rotation: tuple[Tensor, Tensor], cached: Tensor, plan: GatheredChunks) -> Tensor:
+    """The same as `cpu.attention.attend`."""
+    num_kv_heads = cached.shape[3]
+    num_heads = qkv.shape[1] - 2 * num_kv_heads
+    rotated = rope(qkv[:, :-num_kv_heads], rotation)
+    store_kv(cached, torch.cat((rotated[:, num_heads:], qkv[:, -num_kv_heads:]), dim=1), plan.slot_mapping)
+    return paged_attention(rotated[:, :num_heads], cached, plan)
+
+
+def rope(x: Tensor, by: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotate x [T, N, D] by the cosine and sine [T, D/2] of each token's angles."""
+    cosine, sine = by[0][:, None], by[1][:, None]
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(x.dtype)
+
+
+def store_kv(kv_cache: Tensor, kv: Tensor, slot_mapping: Tensor) -> None:
+    """As `reference.store_kv`, all tokens at once."""
+    num_slots = (kv_cache.shape[0] - 1) * (kv_cache.stride(0) // kv_cache.stride(1)) + kv_cache.shape[1]
+    token_size = kv_cache.stride(1)
+    kv_cache.as_strided((num_slots, *kv.shape[1:]), (token_size, kv.shape[2], 1)).index_copy_(0, slot_mapping, kv)
+
+
+def paged_attention(q: Tensor, kv_cache: Tensor, plan: GatheredChunks) -> Tensor:
     """Attend each query token to its sequence's cached keys, up to and including its own.
 
     q [T, H, D] · kv_cache [B, S, 2, KH, D]. Returns [T, H * D] in q's dtype. Specified by `reference.paged_attention`.

@@ -4,20 +4,19 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.kernels.ops import AttentionPlan
+from engine.kernels.ops import ChunkPlan
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """The T tokens of a step, chunk after chunk.
 
-    token_ids, positions, slot_mapping  [T] int64
-    attention                           which cached keys each token sees
-    sampled_index                       [R] int64, the tokens whose logits are wanted
+    token_ids, positions  [T] int64
+    attention             where keys and values go, and which of them each token sees
+    sampled_index         [R] int64, the tokens whose logits are wanted
     """
 
     token_ids: Tensor
     positions: Tensor
-    slot_mapping: Tensor
-    attention: AttentionPlan
+    attention: ChunkPlan
     sampled_index: Tensor

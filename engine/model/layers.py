@@ -24,16 +24,15 @@ def prefixed(weights: Weights, prefix: str) -> Weights:
 
 
 class RMSNorm(nn.Module):
-    """float32 in, `dtype` out."""
+    """Adds to the residual stream, in place, and returns the norm of what it is then."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         super().__init__()
-        self._dtype = weight.dtype
         self._eps = eps
         self.weight = nn.Buffer(weight.float())
 
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.rms_norm(x, self.weight, self._eps).to(self._dtype)
+    def forward(self, residual: Tensor, delta: Tensor) -> Tensor:
+        return ops.add_rms_norm(residual, delta, self.weight, self._eps)
 
 
 class Embedding(nn.Module):
@@ -64,8 +63,6 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         super().__init__()
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self._num_heads = config.num_heads
-        self._num_rotated = config.num_heads + config.num_kv_heads
         self._head_dim = config.head_dim
         self.qkv_proj = Linear(
             weights("q_proj.weight", (query_size, config.hidden_size)),
@@ -76,10 +73,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, rotation: ops.Rotation, batch: ForwardBatch, kv_cache: Tensor) -> Tensor:
         qkv = self.qkv_proj(x).view(x.shape[0], -1, self._head_dim)  # [T, H + 2 KH, D]
-        rotated = ops.rope(qkv[:, : self._num_rotated], rotation)
-        queries, keys = rotated[:, : self._num_heads], rotated[:, self._num_heads :]
-        ops.store_kv(kv_cache, torch.cat((keys, qkv[:, self._num_rotated :]), dim=1), batch.slot_mapping)
-        attended: Tensor = self.o_proj(ops.paged_attention(queries, kv_cache, batch.attention))
+        attended: Tensor = self.o_proj(ops.attend(qkv, rotation, kv_cache, batch.attention))
         return attended
 
 
@@ -98,7 +92,7 @@ class MLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Adds attention and feed-forward part to the residual stream, in place."""
+    """Takes what the layer before leaves to be added to the residual stream, and leaves its own to the next."""
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         super().__init__()
@@ -108,6 +102,9 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(weights("post_attention_layernorm.weight", size), config.rms_norm_eps)
         self.mlp = MLP(config, prefixed(weights, "mlp."))
 
-    def forward(self, residual: Tensor, rotation: ops.Rotation, batch: ForwardBatch, kv_cache: Tensor) -> None:
-        residual += self.self_attn(self.input_layernorm(residual), rotation, batch, kv_cache)
-        residual += self.mlp(self.post_attention_layernorm(residual))
+    def forward(
+        self, residual: Tensor, delta: Tensor, rotation: ops.Rotation, batch: ForwardBatch, kv_cache: Tensor
+    ) -> Tensor:
+        attended = self.self_attn(self.input_layernorm(residual, delta), rotation, batch, kv_cache)
+        left: Tensor = self.mlp(self.post_attention_layernorm(residual, attended))
+        return left

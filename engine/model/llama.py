@@ -23,14 +23,17 @@ class LlamaModel(nn.Module):
         frequencies = torch.tensor(config.rope_frequencies(), dtype=torch.float32, device=embedded.device)
         self.rope_frequencies = nn.Buffer(frequencies, persistent=False)
 
-    def forward(self, batch: ForwardBatch, kv_caches: Tensor) -> Tensor:
-        """The residual stream [T, E] float32 behind the last layer. kv_caches [layers, B, S, 2, KH, D], written."""
-        embedded = self.embed_tokens(batch.token_ids)
-        rotation = ops.rotation(batch.positions, self.rope_frequencies, embedded.dtype)
-        residual: Tensor = embedded.float()
+    def forward(self, batch: ForwardBatch, kv_caches: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual stream [T, E] float32 behind the last layer, and what that one adds to it.
+
+        kv_caches [layers, B, S, 2, KH, D], written
+        """
+        delta: Tensor = self.embed_tokens(batch.token_ids)
+        residual = torch.zeros_like(delta, dtype=torch.float32)
+        rotation = ops.rotation(batch.positions, self.rope_frequencies)
         for layer, kv_cache in zip(self.layers, kv_caches.unbind(), strict=True):
-            layer(residual, rotation, batch, kv_cache)
-        return residual
+            delta = layer(residual, delta, rotation, batch, kv_cache)
+        return residual, delta
 
 
 class LlamaForCausalLM(nn.Module):
@@ -47,9 +50,9 @@ class LlamaForCausalLM(nn.Module):
 
     def forward(self, batch: ForwardBatch, kv_caches: Tensor) -> Tensor:
         """Logits [R, vocabulary] float32 of `batch.sampled_index`; the step's keys and values are in `kv_caches`."""
-        residual = self.model(batch, kv_caches)
+        streams = self.model(batch, kv_caches)
         if not batch.sampled_index.numel():
             return torch.empty((0, self.config.vocabulary_size))
-        sampled = self.model.norm(residual.index_select(0, batch.sampled_index))
+        sampled = self.model.norm(*(stream.index_select(0, batch.sampled_index) for stream in streams))
         logits: Tensor = self.lm_head(sampled)
         return logits.float()

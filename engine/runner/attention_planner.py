@@ -1,18 +1,18 @@
-"""Decides which chunks of a step are attended together, and makes the index tensors for it.
+"""Attention that gathers blocks: which chunks of a step are attended together, and the index tensors for it.
 
 One call per chunk would drown in call overhead, one call for all would gather and multiply padding. Chunks of
 similar size share a call as long as the padding costs less than the call that it saves.
 """
 
 from collections import abc
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.kernels.ops import AttentionGroup, AttentionPlan, PaddedQueries
+from engine.kernels.attention import AttentionGroup, GatheredChunks, PaddedQueries
 from engine.model.info import LoadedModel
+from engine.runner.chunks import Chunks, Slots
 from engine.runner.kv_cache import KvCache
 from engine.runner.row_table import RowTable
 
@@ -21,24 +21,7 @@ from engine.runner.row_table import RowTable
 _QUERIES_PER_UNIT = 6
 _CALL_COST = 600.0
 
-
-@dataclass(frozen=True, slots=True)
-class Chunks:
-    """The chunks of a step, one entry each: row, first position, number of tokens, first token in the step."""
-
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    num_tokens: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-
-    @property
-    def num_keys(self) -> NDArray[np.int64]:
-        """Tokens that the last query of each chunk sees, itself included."""
-        return self.starts + self.num_tokens
-
-    def take(self, members: abc.Sequence[int]) -> "Chunks":
-        index = np.asarray(members)
-        return Chunks(self.rows[index], self.starts[index], self.num_tokens[index], self.offsets[index])
+GATHERED_BYTES = 8 << 20  # of one layer, for one attention call: what it gathers should stay in the last-level cache
 
 
 def group_chunks(num_queries: abc.Sequence[int], num_keys: abc.Sequence[int], max_keys: int) -> list[list[int]]:
@@ -66,25 +49,30 @@ def _cost(num_queries: int, num_keys: int) -> float:
     return num_keys * (_QUERIES_PER_UNIT - 1 + num_queries) / _QUERIES_PER_UNIT
 
 
-class AttentionPlanner:
-    """Plans against one cache and one table of rows."""
+class GatheredPlanner:
+    """Plans against one cache and one table of rows, for devices that have no kernel of their own."""
 
     def __init__(self, model: LoadedModel, kv_cache: KvCache, rows: RowTable) -> None:
+        """The scratch memory that is gathered into holds the longest request."""
         self._kv_cache = kv_cache
         self._rows = rows
-        self._block_size = kv_cache.gathered.shape[1]
+        _, self._block_size, *per_slot = kv_cache.layers[0].shape
+        num_gathered = max(rows.block_ids.shape[1], GATHERED_BYTES // kv_cache.layers[0, 0].nbytes)
+        shape = (num_gathered, self._block_size, *per_slot)
+        self._gathered = torch.zeros(shape, dtype=model.dtype, device=model.device)
         self._num_shared = model.config.num_queries_per_kv_head
         self._dtype = model.dtype
         self._device = model.device
 
-    def plan(self, chunks: Chunks) -> AttentionPlan:
+    def plan(self, chunks: Chunks, slots: Slots) -> GatheredChunks:
         """Every chunk in one group. Reads block ids of `chunks` only, and only those that hold keys."""
         num_gathered = -(-chunks.num_keys // self._block_size) * self._block_size  # whole blocks are gathered
-        max_keys = self._kv_cache.gathered.shape[0] * self._block_size
+        max_keys = self._gathered.shape[0] * self._block_size
         groups = group_chunks(chunks.num_tokens.tolist(), num_gathered.tolist(), max_keys)
-        return AttentionPlan(
+        return GatheredChunks(
             groups=tuple(self._group(chunks.take(group), is_whole_step=len(groups) == 1) for group in groups),
-            gathered=self._kv_cache.gathered,
+            gathered=self._gathered,
+            slot_mapping=self._tensor(slots.blocks * self._kv_cache.block_slots + slots.places),
         )
 
     def _group(self, chunks: Chunks, *, is_whole_step: bool) -> AttentionGroup:

@@ -1,6 +1,7 @@
 """From a step's plan to the tensors of one forward pass. Works on whole columns, never on single tokens."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -8,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.plan import StepPlan
+from engine.kernels.ops import ChunkPlan
 from engine.model.forward_batch import ForwardBatch
-from engine.runner.attention_planner import AttentionPlanner, Chunks
-from engine.runner.kv_cache import KvCache
+from engine.runner.chunks import Chunks, Slots
 from engine.runner.row_table import RowTable
 
 
@@ -27,14 +28,19 @@ class StepInputs:
     sampled_positions: NDArray[np.int64]
 
 
+class Planner(Protocol):
+    """Says in one form of attention's terms where the tokens of a step find their keys."""
+
+    def plan(self, chunks: Chunks, slots: Slots) -> ChunkPlan: ...
+
+
 class InputBuilder:
     """Reads the tokens and blocks of one table of rows."""
 
-    def __init__(self, rows: RowTable, planner: AttentionPlanner, kv_cache: KvCache, device: torch.device) -> None:
+    def __init__(self, rows: RowTable, planner: Planner, block_size: int, device: torch.device) -> None:
         self._rows = rows
         self._planner = planner
-        self._block_size = kv_cache.gathered.shape[1]
-        self._block_slots = kv_cache.block_slots
+        self._block_size = block_size
         self._device = device
 
     def build(self, plan: StepPlan) -> StepInputs:
@@ -54,8 +60,7 @@ class InputBuilder:
         batch = ForwardBatch(
             token_ids=self._tensor(self._rows.token_ids[row_by_token, positions]),
             positions=self._tensor(positions),
-            slot_mapping=self._tensor(blocks * self._block_slots + in_block),
-            attention=self._planner.plan(chunks),
+            attention=self._planner.plan(chunks, Slots(blocks, in_block)),
             sampled_index=self._tensor((chunks.offsets + num_tokens - 1)[samples]),
         )
         return StepInputs(

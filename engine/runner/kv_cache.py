@@ -1,13 +1,13 @@
-"""The paged KV cache: the device pool, the host pool beside it, and the scratch memory that gathered blocks go through.
+"""The paged KV cache: the device pool, and the host pool beside it.
 
 Both pools are block-major: all layers of a block lie together, so that a block changes pools in one copy, and adjacent
 blocks do so together. A layer reads and writes its part of each block through strides, which costs a step nothing that
 could be measured: 0.97 to 1.02 times the decode rate of layer-major pools, 1.00 on average, on two Zen 4 cores, at 1 to
 32 rows and 64 to 4,096 keys (bfloat16, medians of 24 alternating steps). A ring for staging would copy each byte twice.
 
-A block is cleared in the step that writes its first slot. So what attention reads around a sequence's tokens (the
-end of its last block, the null block that padding points to) is zeros and never another sequence's leftovers. A block
-that was swapped in goes on where it ended: it brings its zeros with it and is not cleared.
+A block is cleared in the step that writes its first slot. So what gathered attention reads around a sequence's tokens
+(the end of its last block, the null block that padding points to) is zeros and never another sequence's leftovers. A
+block that was swapped in goes on where it ended: it brings its zeros with it and is not cleared.
 """
 
 import torch
@@ -16,15 +16,12 @@ from torch import Tensor
 from engine.core.config import SchedulerConfig
 from engine.model.info import LoadedModel
 
-GATHERED_BYTES = 8 << 20  # of one layer, for one attention call: what it gathers should stay in the last-level cache
-
 
 class KvCache:
     """blocks       [num_device_blocks + 1, layers, block_size, 2, KH, D], keys and values
     null_block   the last of them, always zeros, which no sequence owns
     layers       [layers, num_device_blocks + 1, block_size, 2, KH, D], a view of `blocks` for the model
     block_slots  slots from the first one of a block to the first one of the next, in any layer
-    gathered     [blocks, block_size, 2, KH, D], scratch memory for an attention group; holds the longest request
     host_blocks  [num_host_blocks, layers, block_size, 2, KH, D], page-locked where the device is no CPU
     """
 
@@ -36,10 +33,6 @@ class KvCache:
         self.layers = self.blocks.transpose(0, 1)
         self.null_block = config.num_device_blocks
         self.block_slots = model.config.num_layers * config.block_size
-        layer_bytes = self.blocks[0, 0].nbytes
-        num_longest = -(-config.max_request_tokens // config.block_size)
-        num_gathered = max(num_longest, GATHERED_BYTES // layer_bytes)
-        self.gathered = torch.zeros((num_gathered, *per_layer), dtype=model.dtype, device=model.device)
         # Left as it comes: on a CPU it takes no memory before it is used, and nothing is read before it is written.
         is_pinned = model.device.type == "cuda" and config.num_host_blocks > 0
         host_shape = (config.num_host_blocks, *per_block)

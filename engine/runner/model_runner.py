@@ -16,11 +16,12 @@ from engine.core.config import SchedulerConfig
 from engine.core.plan import RowStart, StepOutput, StepPlan
 from engine.core.types import BlockId, CopyId, SamplingParams, SequenceKey
 from engine.model.info import LoadedModel
-from engine.runner.attention_planner import AttentionPlanner
+from engine.runner.attention_planner import GatheredPlanner
 from engine.runner.block_copier import BlockCopier
 from engine.runner.inputs import InputBuilder, StepInputs
 from engine.runner.kv_cache import KvCache
 from engine.runner.logprobs import token_logprobs
+from engine.runner.paged_planner import PagedPlanner
 from engine.runner.penalties import PenaltyTable
 from engine.runner.row_table import RowTable
 from engine.runner.sampler import sample
@@ -39,8 +40,9 @@ class ModelRunner:
         self._config = config
         self._rows = RowTable(config)
         self._penalties = PenaltyTable(config.max_num_seqs, model.config.vocabulary_size, model.device)
-        planner = AttentionPlanner(model, self.kv_cache, self._rows)
-        self._inputs = InputBuilder(self._rows, planner, self.kv_cache, model.device)
+        is_cpu = model.device.type == "cpu"
+        planner = PagedPlanner(model, self._rows) if is_cpu else GatheredPlanner(model, self.kv_cache, self._rows)
+        self._inputs = InputBuilder(self._rows, planner, config.block_size, model.device)
         self._copier = BlockCopier(self.kv_cache)
 
     def execute(self, plan: StepPlan) -> StepOutput:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.kernels.ops import draw
 from engine.runner.random_draws import uniform
 
 _NUCLEUS_WIDTH = 512  # likeliest tokens that are ranked first for top-p
@@ -41,35 +42,38 @@ def sample(logits: Tensor, settings: NDArray[np.void], positions: NDArray[np.int
 
 
 def _draw(logits: Tensor, settings: NDArray[np.void], positions: NDArray[np.int64]) -> Tensor:
+    smallest = _smallest_kept(logits, settings)
+    return draw(logits, settings["temperature"].copy(), smallest, uniform(settings["seed"], positions))
+
+
+def _scaled(logits: Tensor, settings: NDArray[np.void]) -> Tensor:
+    """Distances to the likeliest token, which is at 0, so that the smallest temperature overflows towards -inf only."""
     temperature = torch.from_numpy(settings["temperature"].copy()).to(logits.device)
-    # The likeliest token is at 0, so the smallest temperature overflows towards -inf only.
-    scaled = (logits - logits.amax(-1, keepdim=True)) / temperature[:, None]
-    weights = scaled.exp().masked_fill_(scaled < _smallest_kept(scaled, settings)[:, None], 0.0)
-    # On a CPU torch adds up in float64 and rounds each sum to float32: no token is off by more than 2^-24 of the whole.
-    # A GPU adds up in float32. Asking for float64 would double the time of a draw.
-    cumulative = weights.cumsum(-1)
-    total = cumulative[:, -1:]
-    draws = torch.from_numpy(uniform(settings["seed"], positions)).to(logits.device)[:, None]
-    target = torch.minimum(draws * total, total.nextafter(torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, target, right=True)[:, 0]
+    return (logits - logits.amax(-1, keepdim=True)) / temperature[:, None]
 
 
-def _smallest_kept(scaled: Tensor, settings: NDArray[np.void]) -> Tensor:
-    """[R]: tokens below this value of `scaled`, whose largest is 0, are filtered out."""
-    vocabulary_size = scaled.shape[1]
-    min_p = torch.from_numpy(settings["min_p"].copy()).to(scaled.device)
-    smallest = min_p.log()  # -inf where it is off
+def _smallest_kept(logits: Tensor, settings: NDArray[np.void]) -> Tensor:
+    """[R]: tokens whose logit is below are filtered out; -inf where no filter is on."""
+    vocabulary_size = logits.shape[1]
+    smallest = torch.full((len(logits),), -torch.inf, device=logits.device)
     num_allowed = np.where(settings["top_k"] > 0, np.minimum(settings["top_k"], vocabulary_size), vocabulary_size)
-    ranked = np.flatnonzero((num_allowed < vocabulary_size) | (settings["top_p"] < 1))
-    if len(ranked):
-        index = torch.from_numpy(ranked).to(scaled.device)
-        filters = _Filters(
-            torch.from_numpy(num_allowed[ranked]).to(scaled.device),
-            torch.from_numpy(settings["top_p"][ranked]).to(scaled.device),
-        )
-        width = int(num_allowed[num_allowed < vocabulary_size].max(initial=_NUCLEUS_WIDTH))
-        by_rank = _smallest_by_rank(scaled[index], filters, min(width, vocabulary_size))
-        smallest[index] = torch.maximum(smallest[index], by_rank)
+    filtered = np.flatnonzero((num_allowed < vocabulary_size) | (settings["top_p"] < 1) | (settings["min_p"] > 0))
+    if len(filtered):
+        index = torch.from_numpy(filtered).to(logits.device)
+        scaled = _scaled(logits[index], settings[filtered])
+        least = torch.from_numpy(settings["min_p"][filtered]).to(logits.device).log()  # -inf where it is off
+        ranked = np.flatnonzero((num_allowed < vocabulary_size) | (settings["top_p"] < 1))
+        if len(ranked):
+            within = torch.from_numpy(np.searchsorted(filtered, ranked)).to(logits.device)
+            filters = _Filters(
+                torch.from_numpy(num_allowed[ranked]).to(logits.device),
+                torch.from_numpy(settings["top_p"][ranked]).to(logits.device),
+            )
+            width = int(num_allowed[num_allowed < vocabulary_size].max(initial=_NUCLEUS_WIDTH))
+            by_rank = _smallest_by_rank(scaled[within], filters, min(width, vocabulary_size))
+            least[within] = torch.maximum(least[within], by_rank)
+        # Said in logits, so that nothing is filtered by how a quotient was rounded.
+        smallest[index] = logits[index].masked_fill_(scaled < least[:, None], torch.inf).amin(-1)
     return smallest
 
 

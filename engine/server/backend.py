@@ -44,7 +44,7 @@ def load_backend(settings: EngineSettings, on_progress: abc.Callable[[float], No
     """
     num_threads = resolve_num_threads(settings, machine.num_cores())
     # Read when the OpenMP library is loaded; it then holds for threads that torch does not know of, too.
-    os.environ["OMP_NUM_THREADS"] = str(num_threads)
+    os.environ["OMP_NUM_THREADS"] = os.environ["NUMBA_NUM_THREADS"] = str(num_threads)
     import torch
 
     from engine.model.loader import load_model

@@ -14,23 +14,16 @@ from engine.model.gguf_file import GgufFile
 from engine.model.info import LoadedModel
 from engine.model.loader import load_model
 from tests.runner.driver import Driver
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> abc.Iterator[None]:
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
+from tests.torch_threads import one_thread, torch_threads  # noqa: F401  fixtures
 
 
 @pytest.fixture(scope="session")
-def default_model(one_thread: None) -> LoadedModel:
+def default_model() -> LoadedModel:
     return load_model(None, dtype="float32", device="cpu")
 
 
 @pytest.fixture(scope="session")
-def reference_model(one_thread: None) -> PreTrainedModel:
+def reference_model() -> PreTrainedModel:
     """The default model's weights as `transformers` reads, names, permutes and dequantizes them."""
     path = find_default_model()
     metadata = GgufFile(path).metadata

@@ -1,15 +1,16 @@
-"""Grouped, padded attention against its specification, over odd sizes."""
+"""Both forms of attention against their specification, over odd sizes."""
 
 import numpy as np
 import pytest
 import torch
 
 from engine.core.config import SchedulerConfig
-from engine.kernels import reference
-from engine.kernels.ops import paged_attention
+from engine.kernels import ops, reference
 from engine.model.loader import load_model
-from engine.runner.attention_planner import AttentionPlanner, Chunks
+from engine.runner.attention_planner import GatheredPlanner
+from engine.runner.chunks import Chunks, Slots
 from engine.runner.kv_cache import KvCache
+from engine.runner.paged_planner import PagedPlanner
 from engine.runner.row_table import RowTable
 from tests.model import tiny_llama
 
@@ -25,35 +26,102 @@ MIXES = {
 }
 
 
-@pytest.fixture(scope="module", params=[1, 2, 6])
+@pytest.fixture(scope="module", params=[(1, "float32"), (2, "float32"), (6, "float32"), (2, "bfloat16")])
 def model(request, tmp_path_factory):
-    reference_model = tiny_llama.make_model(num_key_value_heads=request.param)
-    return load_model(tiny_llama.write_folder(tmp_path_factory.mktemp("tiny") / "m", reference_model), dtype="float32")
+    num_kv_heads, dtype = request.param
+    reference_model = tiny_llama.make_model(num_key_value_heads=num_kv_heads)
+    return load_model(tiny_llama.write_folder(tmp_path_factory.mktemp("tiny") / "m", reference_model), dtype=dtype)
 
 
-@pytest.mark.parametrize("mix", MIXES.values(), ids=MIXES.keys())
+class Scene:
+    """A pool of NaN, in which the sequences of a mix own blocks all over it, with keys up to where they start."""
+
+    def __init__(self, model, mix):
+        self.config = SchedulerConfig(8, 2048, BLOCK_SIZE, num_device_blocks=120, max_model_len=401)
+        self.model, self.mix = model, mix
+        self.kv_cache, self.rows = KvCache(model, self.config), RowTable(self.config)
+        torch.manual_seed(0)
+        order = torch.randperm(120).tolist()
+        starts, num_tokens = np.array(mix).T
+        self.chunks = Chunks(np.arange(len(mix)), starts, num_tokens, np.cumsum(num_tokens) - num_tokens)
+        self.kv_cache.blocks[:120] = torch.nan
+        self.block_tables = []
+        for row, (start, num_keys) in enumerate(zip(starts.tolist(), self.chunks.num_keys.tolist(), strict=True)):
+            table = [order.pop() for _ in range(-(-num_keys // BLOCK_SIZE))]
+            self.block_tables.append(table)
+            self.rows.block_ids[row, : len(table)] = table
+            self.rows.block_ids[row, len(table) :] = order[0]  # what a row owned before is still there
+            for position in range(start):
+                slot = self.kv_cache.layers[0, table[position // BLOCK_SIZE], position % BLOCK_SIZE]
+                slot.copy_(torch.randn(slot.shape))
+        num_rows = model.config.num_heads + 2 * model.config.num_kv_heads
+        self.qkv = torch.randn(int(num_tokens.sum()), num_rows, model.config.head_dim).to(model.dtype)
+        self.positions = np.concatenate([np.arange(start, start + count) for start, count in mix])
+        rows = np.repeat(np.arange(len(mix)), num_tokens)
+        blocks = self.rows.block_ids[rows, self.positions // BLOCK_SIZE]
+        self.slots = Slots(blocks, self.positions % BLOCK_SIZE)
+
+    @property
+    def frequencies(self):
+        return torch.tensor(self.model.config.rope_frequencies())
+
+    def expected(self):
+        """What the specification says, and the layer's blocks as they are afterwards."""
+        num_kv_heads = self.model.config.num_kv_heads
+        cached = self.kv_cache.layers[0].clone()
+        rotated = reference.rope(self.qkv[:, :-num_kv_heads], torch.from_numpy(self.positions), self.frequencies)
+        queries, keys = rotated[:, : self.model.config.num_heads], rotated[:, self.model.config.num_heads :]
+        kv = torch.cat((keys, self.qkv[:, -num_kv_heads:]), dim=1)
+        reference.store_kv(cached, kv, torch.from_numpy(self.slots.blocks * BLOCK_SIZE + self.slots.places))
+        return reference.paged_attention(queries, cached, self.block_tables, self.mix).flatten(1), cached
+
+    def attend(self, planner):
+        rotation = ops.rotation(torch.from_numpy(self.positions), self.frequencies)
+        return ops.attend(self.qkv, rotation, self.kv_cache.layers[0], planner.plan(self.chunks, self.slots))
+
+
+@pytest.fixture(params=MIXES.values(), ids=MIXES.keys())
+def scene(model, request):
+    return Scene(model, request.param)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_blocks_are_read_in_place_and_nothing_behind_the_last_key(scene, num_threads, torch_threads):
+    torch_threads(num_threads)
+    check(scene, PagedPlanner(scene.model, scene.rows))
+
+
 @pytest.mark.parametrize("max_gathered_blocks", [26, 512])
-def test_chunks_attend_to_their_own_blocks(model, mix, max_gathered_blocks):
-    config = SchedulerConfig(8, 2048, BLOCK_SIZE, num_device_blocks=120, max_model_len=401)
-    kv_cache, rows = KvCache(model, config), RowTable(config)
-    kv_cache.gathered = kv_cache.gathered[:max_gathered_blocks]
-    torch.manual_seed(0)
-    order = torch.randperm(120).tolist()
-    starts, num_tokens = np.array(mix).T
-    block_tables = []
-    for row, num_keys in enumerate((starts + num_tokens).tolist()):
-        block_tables.append([order.pop() for _ in range(-(-num_keys // BLOCK_SIZE))])
-        rows.block_ids[row, : len(block_tables[-1])] = block_tables[-1]
-        rows.block_ids[row, len(block_tables[-1]) :] = order[0]  # what a row owned before is still there
-    cache = kv_cache.layers[0]
-    for block in range(120):
-        cache[block] = torch.nan
-    for table, num_keys in zip(block_tables, (starts + num_tokens).tolist(), strict=True):
-        slots = torch.randn(len(table) * BLOCK_SIZE, *cache.shape[2:])
-        slots[num_keys:] = 0
-        cache[table] = slots.view(len(table), *cache.shape[1:])
-    chunks = Chunks(np.arange(len(mix)), starts, num_tokens, np.cumsum(num_tokens) - num_tokens)
-    queries = torch.randn(int(num_tokens.sum()), model.config.num_heads, model.config.head_dim)
-    attended = paged_attention(queries, cache, AttentionPlanner(model, kv_cache, rows).plan(chunks))
-    expected = reference.paged_attention(queries, cache, block_tables, mix).flatten(1)
-    torch.testing.assert_close(attended, expected, atol=1e-5, rtol=0)
+def test_chunks_are_gathered_and_attend_to_their_own_blocks(scene, max_gathered_blocks):
+    # Gathered blocks are read to their end, which the runner clears when a block is entered.
+    scene.kv_cache.layers[0][scene.kv_cache.layers[0].isnan()] = 0
+    planner = GatheredPlanner(scene.model, scene.kv_cache, scene.rows)
+    planner._gathered = planner._gathered[:max_gathered_blocks]
+    check(scene, planner)
+
+
+def check(scene, planner):
+    expected, cached = scene.expected()
+    attended = scene.attend(planner)
+    tolerance = 1e-5 if scene.model.dtype == torch.float32 else 0.02
+    torch.testing.assert_close(attended, expected, atol=tolerance, rtol=0)
+    torch.testing.assert_close(scene.kv_cache.layers[0], cached, atol=tolerance, rtol=0, equal_nan=True)
+
+
+def test_a_sequence_that_is_no_number_leaves_the_others_as_they_are(model):
+    scene = Scene(model, [(20, 1), (20, 1), (3, 9)])
+    undisturbed = scene.attend(PagedPlanner(model, scene.rows))
+    scene.kv_cache.layers[0][scene.block_tables[1][0], 5] = torch.nan
+    attended = scene.attend(PagedPlanner(model, scene.rows))
+    assert attended[1].isnan().all()
+    assert torch.equal(attended[[0, *range(2, 11)]], undisturbed[[0, *range(2, 11)]])
+
+
+def test_a_query_gets_the_same_bits_whoever_stands_beside_it(model):
+    alone, crowded = Scene(model, [(17, 30)]), Scene(model, [(17, 30), (100, 1), (0, 50)])
+    crowded.qkv[:30] = alone.qkv
+    for position in range(17):
+        source = alone.kv_cache.layers[0][alone.block_tables[0][position // BLOCK_SIZE], position % BLOCK_SIZE]
+        crowded.kv_cache.layers[0][crowded.block_tables[0][position // BLOCK_SIZE], position % BLOCK_SIZE] = source
+    attended = [scene.attend(PagedPlanner(model, scene.rows)) for scene in (alone, crowded)]
+    assert torch.equal(attended[0], attended[1][:30])

@@ -1,5 +1,6 @@
 """What a sequence computes does not depend on what happened to its blocks: swapped whole, in part, computed again."""
 
+import itertools
 import random
 
 import pytest
@@ -103,12 +104,17 @@ def test_preempted_after_every_chunk_of_its_prompt_it_says_the_same(model, make_
 def test_random_traffic_with_copies_beside_the_steps_gives_what_each_request_gives_alone(
     model, make_driver, seed, block_size
 ):
-    """Copies run while others compute; blocks are given away, poisoned, as soon as a copy has ended, never before."""
+    """Copies run while others compute; blocks are given away, poisoned, as soon as a copy has ended, never before.
+
+    How many steps pass meanwhile is the machine's affair: it goes on until enough has ended.
+    """
     rng = random.Random(seed)
     num_blocks = 300 // block_size + 20
     driver = make_driver(model, num_rows=6, num_blocks=num_blocks, num_host_blocks=num_blocks, block_size=block_size)
     ended, swapped, num_swaps = [], [], 0
-    for number in range(80):
+    for number in itertools.count():
+        if number >= 80 and len(ended) > 3 and num_swaps > 5:
+            break
         taken = driver.rows.keys()
         if len(taken) < 6 and rng.random() < 0.5:
             driver.add(
@@ -136,8 +142,6 @@ def test_random_traffic_with_copies_beside_the_steps_gives_what_each_request_giv
         assert not driver.step(chunks).errors
         done = [row for row in running if len(driver.rows[row].output) >= 8]
         ended += [driver.remove(row) for row in done]
-    assert len(ended) > 3
-    assert num_swaps > 5
     for state in ended:
         prompt = state.token_ids[: state.num_prompt_tokens]
         assert undisturbed(make_driver, model, prompt, state.sampling, len(state.output)) == state.output

@@ -1,0 +1,71 @@
+"""Draws a token from each row of logits in two passes over it."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import prange
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.kernels.cpu.compiled import Compiled, part
+from engine.kernels.cpu.softmax import exponential
+from engine.kernels.cpu.vectors import larger
+
+_PIECE = 512  # tokens whose weights are added up before the place of the draw is looked for
+_LOWEST = np.float32(-87.0)  # the exponential of what is less is no float32 any more
+
+
+def draw(
+    logits: Tensor, temperature: NDArray[np.float32], smallest: NDArray[np.float32], draws: NDArray[np.float32]
+) -> Tensor:
+    """Token ids [R] int64: where the distribution function, in order of token id, first passes `draws` [R] in [0, 1).
+
+    logits [R, V] float32, finite · temperature [R], above 0 · smallest [R]: tokens with a smaller logit are not drawn
+    """
+    token_ids = torch.empty(len(logits), dtype=torch.int64)
+    _draw(logits.numpy(), temperature, smallest, draws, token_ids.numpy())
+    return token_ids
+
+
+@part
+def _place(weights: Any, sums: Any, drawn: Any) -> Any:
+    """The first token at which the sum of weights passes `drawn` of the whole; one that has no weight never is."""
+    target, before, piece = drawn * np.sum(sums), 0.0, 0
+    last = len(sums) - 1
+    while last > 0 and sums[last] == 0:
+        last -= 1
+    while piece < last and before + sums[piece] <= target:
+        before += sums[piece]
+        piece += 1
+    place = -1
+    for index in range(piece * _PIECE, min((piece + 1) * _PIECE, len(weights))):
+        if weights[index] > 0:
+            place = index
+            before += weights[index]
+            if before > target:
+                break
+    return place
+
+
+@Compiled
+def _draw(logits: Any, temperature: Any, smallest: Any, draws: Any, token_ids: Any) -> None:
+    for row in prange(len(logits)):
+        values = logits[row]
+        largest = values[0]
+        for index in range(len(values)):
+            largest = larger(largest, values[index])
+        weights = np.empty(len(values), np.float32)
+        num_pieces = (len(values) + _PIECE - 1) // _PIECE
+        sums = np.empty(num_pieces, np.float64)
+        for piece in range(num_pieces):
+            total = np.float32(0)
+            for index in range(piece * _PIECE, min((piece + 1) * _PIECE, len(values))):
+                # A division: the reciprocal of the smallest temperature would overflow.
+                scaled = (values[index] - largest) / temperature[row]
+                is_kept = values[index] >= smallest[row] and scaled >= _LOWEST
+                weight = exponential(scaled) if is_kept else np.float32(0)
+                weights[index] = weight
+                total += weight
+            sums[piece] = total
+        token_ids[row] = _place(weights, sums, draws[row])
