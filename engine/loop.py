@@ -7,7 +7,7 @@ are all there is to wait for, the loop sleeps: the copy that ends sends it a com
 """
 
 import time
-from collections import abc, deque
+from collections import abc
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
@@ -43,6 +43,7 @@ from engine.loop_messages import (
 )
 from engine.loop_queries import Queries
 from engine.plugins import PolicyError, check_pair
+from engine.step_figures import StepFigures
 
 if TYPE_CHECKING:  # it imports numpy, which only the runner needs
     from engine.calibration import Calibrator, CopyTiming
@@ -50,7 +51,6 @@ if TYPE_CHECKING:  # it imports numpy, which only the runner needs
 log = structlog.get_logger(__name__)
 
 MAX_FAILURES_IN_A_ROW = 3  # one can be a request's fault; a device that is gone fails every step
-MEASURED_STEPS = 256
 MAX_SLEEP_S = 3600.0  # waiting longer overflows, some day
 STEP_FAILED = "the engine could not compute the request"
 
@@ -74,7 +74,10 @@ class Runner(Protocol):
 
 
 class EngineLoop:
-    """Drives one scheduler and one runner. `run` belongs to the engine thread, `submit` and `now` to everyone."""
+    """Drives one scheduler and one runner. `run` belongs to the engine thread, `submit` and `now` to everyone.
+
+    `policies` are the scheduler's: a switch to a pair that does not go together is refused. `on_step` is told of each
+    plan that was executed and is still open, with the begin and the end of that."""
 
     def __init__(
         self,
@@ -85,23 +88,23 @@ class EngineLoop:
         *,
         policies: Policies | None = None,
         calibrator: "Calibrator | None" = None,
+        on_step: abc.Callable[[StepPlan, Nanos, Nanos], object] = lambda plan, started_at, ended_at: None,
     ) -> None:
-        """`policies` are the scheduler's: with them the loop refuses a switch to a pair that does not go together."""
         self._scheduler = scheduler
         self._runner = runner
         self._deliver = deliver
         self._clock = clock
         self._policies = policies
         self._calibrator = calibrator
+        self._on_step = on_step
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._outlets: dict[str, Outlet] = {}
         self._outbox: list[Delivery] = []
         self._is_stopped = False
         self._queries = Queries(inner_scheduler(scheduler), self.now)
         self._started_at = self.now()
-        self._num_steps = 0
         self._num_failures_in_a_row = 0
-        self._step_ns: deque[int] = deque(maxlen=MEASURED_STEPS)
+        self._steps = StepFigures()
         self._policy_fault: str | None = None
         runner.wake_on_completion(lambda: self._commands.put(TakeCopies()))
         if calibrator is not None:
@@ -146,7 +149,9 @@ class EngineLoop:
         started_at = self.now()
         output = self._execute(plan)
         if output is not None:
-            self._emit(self._scheduler.commit(output, self.now()))
+            ended_at = self.now()
+            self._on_step(plan, started_at, ended_at)
+            self._emit(self._scheduler.commit(output, ended_at))
             self._count_step(plan, self.now() - started_at)
         self._publish()
         if self._num_failures_in_a_row >= MAX_FAILURES_IN_A_ROW:
@@ -181,8 +186,7 @@ class EngineLoop:
     def _count_step(self, plan: StepPlan, step_ns: int) -> None:
         self._num_failures_in_a_row = 0
         if plan.rows:
-            self._num_steps += 1
-            self._step_ns.append(step_ns)
+            self._steps.add(plan, step_ns)
         if self._calibrator is None:
             return
         if plan.rows:
@@ -221,14 +225,14 @@ class EngineLoop:
                 self._control(command)
 
     def _add(self, command: Submit) -> None:
-        now = self.now()
+        now, num_waiting = self.now(), self._queries.num_waiting
         try:
             self._scheduler.add(command.request, now)
         except (DuplicateRequestError, RequestTooLargeError) as error:
             self._outbox.append(Delivery(command.outlet, Refused(error), now))
             return
         self._outlets[command.request.generation_id] = command.outlet
-        self._outbox.append(Delivery(command.outlet, Accepted(), now))
+        self._outbox.append(Delivery(command.outlet, Accepted(num_waiting), now))
 
     def _set_policies(self, command: SetPolicies) -> None:
         now = self.now()
@@ -288,9 +292,8 @@ class EngineLoop:
             self._outbox = []
 
     def _stats(self) -> LoopStats:
-        mean_ns = sum(self._step_ns) / len(self._step_ns) if self._step_ns else 0.0
-        uptime_s = (self.now() - self._started_at) / 1e9
-        return LoopStats(self._scheduler.stats(), self._num_steps, mean_ns / 1e6, uptime_s)
+        steps, uptime_s = self._steps, (self.now() - self._started_at) / 1e9
+        return LoopStats(self._scheduler.stats(), steps.num_steps, steps.mean_step_ms, uptime_s, steps.told())
 
     def _sleep_s(self) -> float | None:
         expiry = self._scheduler.next_expiry()

@@ -1,7 +1,7 @@
 """What enters the engine thread and what leaves it: commands, and updates that are addressed to an outlet each."""
 
 from collections import abc
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple, Protocol
 
 from engine.core.errors import DuplicateRequestError, RequestTooLargeError
@@ -12,13 +12,16 @@ from engine.core.stats import SchedulerStats
 from engine.core.types import FinishReason, Nanos, PriorityClass, Request
 from engine.decision_log import PolicyChoice
 from engine.errors import RefusedError
+from engine.step_figures import StepBuckets
 
 Refusal = DuplicateRequestError | RequestTooLargeError | RefusedError
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The scheduler has the request, or decides by the policies."""
+    """The scheduler has the request, which came when `num_waiting` others waited; or decides by the policies."""
+
+    num_waiting: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +33,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class LoopStats:
-    """Figures of this moment; `mean_step_ms` of the last 256 steps."""
+    """Figures of this moment; `mean_step_ms` of the last 256 steps, `steps` since the engine began."""
 
     scheduler: SchedulerStats
     num_steps: int
     mean_step_ms: float
     uptime_s: float
+    steps: StepBuckets
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,11 @@ class Queries:
         self._order: QueueOrder | None = None
         self._order_until = Nanos(0)
 
+    @property
+    def num_waiting(self) -> int:
+        """How many wait to come in now."""
+        return len(self._scheduler.lifecycle.policy.waiting)
+
     def answer(self, query: Query) -> Answer | Refused:
         """What the query asks for, as of now, or of half a second ago where it is the order."""
         match query:

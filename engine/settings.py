@@ -21,6 +21,7 @@ from engine.core.config import (
     SchedulerConfig,
 )
 from engine.errors import SettingsError
+from engine.loopback import parse_loopback
 from engine.machine import DeviceMemory
 
 if TYPE_CHECKING:  # it imports torch, which only the runner needs
@@ -34,6 +35,9 @@ CPU_MEMORY_SHARE = 0.25  # the gateway, Postgres and the page cache live in the 
 CUDA_MEMORY_SHARE = 0.85  # what a step's activations need must stay free
 HOST_MEMORY_SHARE = 0.25  # on a CPU beside the device pool's, but only what was swapped out takes memory there
 MAX_CPU_KV_CACHE_BYTES = 2 << 30  # 90,000 tokens of the default model; clearing more would only make the start slow
+
+
+METRICS_OFF = "off"
 
 
 class EngineSettings(BaseSettings):
@@ -123,12 +127,27 @@ class EngineSettings(BaseSettings):
     grace_s: float = Field(
         default=30.0, ge=0, description="Seconds that running requests may still take after SIGTERM."
     )
+    metrics_listen: str = Field(
+        default="127.0.0.1:0",
+        description="HOST:PORT on loopback for Prometheus; port 0: a free one; off: none.",
+    )
     parent_pid: int | None = Field(
         default=None, ge=1, description="The process that starts this one: shut down when it has ended."
     )
     log_format: Literal["auto", "console", "json"] = Field(
         default="auto", description="Form of the log on stderr. auto: console on a terminal, json elsewhere."
     )
+
+    @field_validator("metrics_listen")
+    @classmethod
+    def _check_metrics_listen(cls, value: str) -> str:
+        parse_metrics_listen(value)
+        return value
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Host and port of the page for Prometheus; None: there is none."""
+        return parse_metrics_listen(self.metrics_listen)
 
     @field_validator("scheduling_option", "preemption_option", mode="before")
     @classmethod
@@ -163,6 +182,11 @@ def read_settings(flags: abc.Mapping[str, object]) -> EngineSettings:
     if settings.num_host_blocks is not None and settings.host_cache_bytes is not None:
         raise SettingsError("host_cache_bytes", "contradicts num_host_blocks: give one of the two")
     return settings
+
+
+def parse_metrics_listen(text: str) -> tuple[str, int] | None:
+    """Host and port; None where it is `off`. Raises ValueError for what is no address, or none of loopback."""
+    return None if text == METRICS_OFF else parse_loopback(text)
 
 
 def policy_options(setting: str, pairs: abc.Iterable[str]) -> dict[str, str]:

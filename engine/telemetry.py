@@ -1,7 +1,8 @@
-"""Names of all spans and attributes, the log's form, and the spans of one request, built from timestamps at its end.
+"""The log's form, and how traces leave the process.
 
 Nothing is traced, and the SDK not even imported, unless OTEL_EXPORTER_OTLP_ENDPOINT (or its TRACES form) is set.
-Spans are children of the gateway's, whose context comes in the call's `traceparent`; a call without one is not traced.
+Spans are children of the gateway's, whose context comes in the call's `traceparent`; a call without one is not traced,
+nor one that the sampler decides against: by default, one that its caller has decided against.
 """
 
 import contextlib
@@ -9,7 +10,6 @@ import logging
 import os
 import sys
 from collections import abc
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,38 +17,18 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from engine.core.events import Admitted, Event, Finished, Preempted, Resumed, TokensEmitted
-from engine.core.types import FinishReason, Nanos, Request
+from engine import semconv
+from engine.core.types import Request
+from engine.request_trace import RequestTrace
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the SDK is imported where traces are exported
     from opentelemetry.sdk.trace import TracerProvider
+
+    from engine.span_export import BoundedSpans
 
 SERVICE_NAME = "evenflow-engine"
 
-SPAN_QUEUE = "evenflow.queue"
-SPAN_PREFILL = "evenflow.prefill"
-SPAN_DECODE = "evenflow.decode"
-SPAN_PREEMPTED = "evenflow.preempted"
-
-ATTRIBUTE_GENERATION_ID = "evenflow.generation_id"
-ATTRIBUTE_TENANT = "evenflow.tenant"
-ATTRIBUTE_PRIORITY_CLASS = "evenflow.priority_class"
-ATTRIBUTE_WEIGHT = "evenflow.weight"
-ATTRIBUTE_PROMPT_TOKENS = "evenflow.prompt_tokens"
-ATTRIBUTE_CACHED_PROMPT_TOKENS = "evenflow.cached_prompt_tokens"
-ATTRIBUTE_OUTPUT_TOKENS = "evenflow.output_tokens"
-ATTRIBUTE_STEPS = "evenflow.steps"
-ATTRIBUTE_PREEMPTION_MODE = "evenflow.preemption.mode"
-ATTRIBUTE_PREEMPTION_REASON = "evenflow.preemption.reason"
-ATTRIBUTE_OMITTED_PREEMPTIONS = "evenflow.preemption.omitted"
-ATTRIBUTE_FINISH_REASON = "evenflow.finish_reason"
-
 EXPORT_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-
-# A long request gives way hundreds of times where others are short; its trace must stay one that can be looked at.
-MAX_SEGMENTS = 128
-
-Attributes = dict[str, str | int | float]
 
 
 def configure_logging(log_format: str) -> None:
@@ -87,130 +67,58 @@ def start_tracing() -> "Tracing | None":
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    from engine.span_export import BoundedSpans
 
     # The operator's OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over the name given here.
     resource = Resource.create({"service.name": SERVICE_NAME}).merge(OTELResourceDetector().detect())
-    provider = TracerProvider(resource=resource)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return Tracing(provider)
+    provider, spans = TracerProvider(resource=resource, shutdown_on_exit=False), BoundedSpans(OTLPSpanExporter())
+    provider.add_span_processor(spans)
+    return Tracing(provider, spans)
 
 
 class Tracing:
     """Owns the provider; makes one RequestTrace per traced request."""
 
-    def __init__(self, provider: "TracerProvider") -> None:
+    def __init__(self, provider: "TracerProvider", spans: "BoundedSpans | None" = None) -> None:
         self._provider = provider
+        self._spans = spans
         self._tracer = provider.get_tracer("evenflow.engine")
         self._propagator = TraceContextTextMapPropagator()
 
-    def request_trace(self, metadata: abc.Mapping[str, str], request: Request, unix_ns: int) -> "RequestTrace | None":
-        """None if the caller sent no context. `unix_ns` is the calendar time of `request.arrived_at`."""
+    @property
+    def num_dropped_spans(self) -> int:
+        """Spans that no collector has got."""
+        return 0 if self._spans is None else self._spans.num_dropped
+
+    def request_trace(
+        self, metadata: abc.Mapping[str, str], request: Request, unix_ns: int, block_bytes: int = 0
+    ) -> RequestTrace | None:
+        """None if the caller sent no context, or the sampler says no. `unix_ns` is the calendar time of
+        `request.arrived_at`, `block_bytes` the size of a KV block."""
         parent = self._propagator.extract(metadata)
-        if not trace.get_current_span(parent).get_span_context().is_valid:
+        context = trace.get_current_span(parent).get_span_context()
+        if not context.is_valid:
             return None
-        return RequestTrace(self._tracer, parent, request, unix_ns - request.arrived_at)
+        # All spans of a trace have the same fate, so that whoever has none need not take notes of anything.
+        decided = self._provider.sampler.should_sample(parent, context.trace_id, semconv.SPAN_QUEUE)
+        if not decided.decision.is_sampled():  # type: ignore[no-untyped-call]  # the SDK gives it no types
+            return None
+        return RequestTrace(self._tracer, parent, request, unix_ns - request.arrived_at, block_bytes)
+
+    def write_step(
+        self, start_unix_ns: int, end_unix_ns: int, traces: abc.Sequence[RequestTrace], sizes: tuple[int, int]
+    ) -> None:
+        """A step is a span of its own, linked to the `traces` that it is a part of. `sizes`: sequences and tokens."""
+        span = self._tracer.start_span(
+            semconv.SPAN_STEP,
+            context=Context(),
+            links=[trace.Link(request.context) for request in traces],
+            attributes=dict(zip((semconv.ATTRIBUTE_SEQUENCES, semconv.ATTRIBUTE_TOKENS), sizes, strict=True)),
+            start_time=start_unix_ns,
+        )
+        span.end(end_unix_ns)
 
     def shutdown(self) -> None:
         """Exports what is left. Blocks."""
         self._provider.shutdown()
-
-
-@dataclass(slots=True)
-class Segment:
-    """A stretch of a request's life; `end` and the last attributes are set by RequestTrace when it is over."""
-
-    name: str
-    start: Nanos
-    end: Nanos
-    attributes: Attributes = field(default_factory=dict)
-
-
-class RequestTrace:
-    """Notes when a request changed its state, and writes the spans when it has ended, whatever the reason.
-
-    Beyond MAX_SEGMENTS, preemptions are counted on the span that they interrupt and have none of their own.
-    """
-
-    def __init__(self, tracer: trace.Tracer, parent: Context, request: Request, unix_offset_ns: int) -> None:
-        self._tracer = tracer
-        self._parent = parent
-        self._unix_offset_ns = unix_offset_ns
-        self._common: Attributes = {
-            ATTRIBUTE_GENERATION_ID: request.generation_id,
-            ATTRIBUTE_TENANT: request.tenant_id,
-        }
-        self._segments: list[Segment] = []
-        self._has_tokens = False
-        self._is_omitting = False
-        self._begin(SPAN_QUEUE, request.arrived_at)
-        self._segments[-1].attributes |= {
-            ATTRIBUTE_PRIORITY_CLASS: request.priority_class.name,
-            ATTRIBUTE_WEIGHT: request.path[-1].weight,
-        }
-
-    def observe(self, event: Event, at: Nanos) -> None:
-        """Take note of `event`; Finished writes the spans."""
-        match event:
-            case Admitted(_, queue_ns):
-                self._begin(SPAN_PREFILL, Nanos(self._segments[0].start + queue_ns))
-            case TokensEmitted(_, token_ids):
-                if self._segments[-1].name != SPAN_DECODE:
-                    self._has_tokens = True
-                    self._begin(SPAN_DECODE, at)
-                self._add(ATTRIBUTE_OUTPUT_TOKENS, len(token_ids))
-                self._add(ATTRIBUTE_STEPS, 1)
-            case Preempted():
-                self._preempt(event, at)
-            case Resumed() if not self._is_omitting:
-                self._begin(SPAN_DECODE if self._has_tokens else SPAN_PREFILL, at)
-            case Finished():
-                self._finish(event, at)
-
-    def fail(self, at: Nanos) -> None:
-        """The request has ended without a Finished: write the spans, the last one as failed."""
-        self._export(at, has_failed=True)
-
-    def _preempt(self, event: Preempted, at: Nanos) -> None:
-        self._is_omitting = len(self._segments) >= MAX_SEGMENTS and self._segments[-1].name != SPAN_PREEMPTED
-        if self._is_omitting:
-            self._add(ATTRIBUTE_OMITTED_PREEMPTIONS, 1)
-            return
-        self._begin(SPAN_PREEMPTED, at)
-        self._segments[-1].attributes |= {
-            ATTRIBUTE_PREEMPTION_MODE: event.mode.value,
-            ATTRIBUTE_PREEMPTION_REASON: event.reason.value,
-        }
-
-    def _begin(self, name: str, at: Nanos) -> None:
-        if self._segments:
-            self._segments[-1].end = at
-        self._segments.append(Segment(name, start=at, end=at))
-
-    def _add(self, attribute: str, number: int) -> None:
-        attributes = self._segments[-1].attributes
-        attributes[attribute] = int(attributes.get(attribute, 0)) + number
-
-    def _finish(self, finished: Finished, at: Nanos) -> None:
-        self._segments[-1].attributes[ATTRIBUTE_FINISH_REASON] = finished.reason.value
-        prefill = [segment for segment in self._segments if segment.name == SPAN_PREFILL]
-        for segment in prefill[-1:]:
-            segment.attributes |= {
-                ATTRIBUTE_PROMPT_TOKENS: finished.usage.num_prompt_tokens,
-                ATTRIBUTE_CACHED_PROMPT_TOKENS: finished.usage.num_cached_prompt_tokens,
-                ATTRIBUTE_STEPS: finished.timings.num_prefill_steps,
-            }
-        self._export(at, has_failed=finished.reason is FinishReason.ERROR)
-
-    def _export(self, at: Nanos, *, has_failed: bool) -> None:
-        self._segments[-1].end = at
-        for segment in self._segments:
-            span = self._tracer.start_span(
-                segment.name,
-                context=self._parent,
-                attributes=self._common | segment.attributes,
-                start_time=segment.start + self._unix_offset_ns,
-            )
-            if has_failed and segment is self._segments[-1]:
-                span.set_status(trace.StatusCode.ERROR)
-            span.end(segment.end + self._unix_offset_ns)

@@ -11,7 +11,16 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
-from gateway.admission_terms import Admitted, Asked, Demand, Refused, ask, limits_over, require_active_principal
+from gateway.admission_terms import (
+    Admitted,
+    Asked,
+    Demand,
+    Refused,
+    ask,
+    limits_of,
+    limits_over,
+    require_active_principal,
+)
 from gateway.auth import Principal
 from gateway.engine_client import Node, PriorityClass
 from gateway.errors import DrainingError, GatewayError, LedgerUnavailableError
@@ -22,6 +31,7 @@ from gateway.quota_events import denial_event
 from gateway.quota_expected import ExpectedOutput
 from gateway.quota_following import LiveQuota
 from gateway.quota_idle import TakenIdle
+from gateway.quota_limits import NodePolicy
 from gateway.quota_refusals import refusal
 from gateway.quota_slices import BEST_EFFORT, Holding, OutputSlices, counts_output, largest_output
 from gateway.quota_terms import Charge, Denied, Limit, Mode, Remaining, Reserved, Violation
@@ -136,12 +146,25 @@ class Admission:
                 return Forecast(None, is_best_effort=True)
         return Forecast(refusal(Denied(violations), asked.charge, asked.now), is_best_effort=False)
 
+    def limits_left(self, principal: Principal, demand: Demand) -> tuple[tuple[Limit, Remaining], ...]:
+        """What is left of each limit over `demand`, as far as is known here.
+
+        Raises what `admit` raises beside quota.
+        """
+        limits = ask(self._cache.current, principal, demand, self._now()).limits
+        return tuple(zip(limits, self._quota.known(limits), strict=True))
+
     async def status(self, principal: Principal) -> TenantQuota:
         """The limits over everything that the caller may ask for, and what is left of them now."""
         snapshot = self._cache.current
         team, limits = limits_over(snapshot, principal, self._now())
         remaining = await self._quota.status(limits)
         return TenantQuota(team, snapshot.revision, tuple(zip(limits, remaining, strict=True)), self._now())
+
+    async def left_of(self, policies: tuple[NodePolicy, ...]) -> tuple[tuple[Limit, Remaining], ...]:
+        """The limits of these policies, and what is left of them now: for whoever governs, not for who is governed."""
+        limits = limits_of(policies, self._now())
+        return tuple(zip(limits, await self._quota.status(limits), strict=True))
 
     def settle(
         self,

@@ -13,7 +13,7 @@ from gateway.quota_limits_memo import LimitsMemo
 from gateway.quota_slices import OutputSlices, WhenExhausted
 from gateway.quota_terms import Charge, Denied, Limit, Remaining, Reserved
 from gateway.store.enums import ReservationMode
-from gateway.store.snapshot import ClassRecord, KeyRecord, TeamRecord, TenancySnapshot
+from gateway.store.snapshot import ClassRecord, KeyRecord, OrganizationRecord, TeamRecord, TenancySnapshot
 
 # Of a function of values: whoever asks gets the same.
 _MEMO = LimitsMemo()
@@ -136,12 +136,25 @@ def current_limits(
 
 def policies_over(principal: Principal, key: KeyRecord | None, team: TeamRecord) -> tuple[NodePolicy, ...]:
     """The policies over the caller's requests, from the key up. The bearer of a token has none of its own."""
-    organization = f"organizations/{team.organization.slug}"
-    above = (
-        NodePolicy(f"{organization}/teams/{team.slug}", team.policy),
-        NodePolicy(organization, team.organization.policy),
-    )
+    above = team_policies(team)
     return above if key is None or key.policy is None else (NodePolicy(principal.name, key.policy), *above)
+
+
+def team_policies(team: TeamRecord) -> tuple[NodePolicy, ...]:
+    """The policies over all requests of a team, from its own up."""
+    organization = f"organizations/{team.organization.slug}"
+    own = NodePolicy(f"{organization}/teams/{team.slug}", team.policy)
+    return own, *organization_policies(team.organization)
+
+
+def organization_policies(organization: OrganizationRecord) -> tuple[NodePolicy, ...]:
+    """The one policy over all requests of an organization."""
+    return (NodePolicy(f"organizations/{organization.slug}", organization.policy),)
+
+
+def limits_of(policies: tuple[NodePolicy, ...], now: datetime) -> tuple[Limit, ...]:
+    """Every limit of these policies, whatever its model."""
+    return _MEMO.limits_at(policies, None, now)
 
 
 def _found(snapshot: TenancySnapshot, principal: Principal) -> tuple[KeyRecord | None, TeamRecord | None]:

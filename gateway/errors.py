@@ -1,7 +1,8 @@
 """What the gateway refuses, one class per thing that a caller can act on: the roots, and what concerns no single part.
 
 `reason` is the contract (google.rpc.ErrorInfo, domain "evenflow"), the text is not. The error interceptor turns a class
-into a status; nothing else does. No message holds prompt text, a credential, or another tenant's name.
+into a gRPC status, `http_status` into that of both HTTP doors; nothing else does. No message holds prompt text, a
+credential, or another tenant's name.
 
 GatewayError                        INTERNAL             INTERNAL
 ├── InternalError                   INTERNAL             INTERNAL
@@ -30,6 +31,27 @@ from typing import ClassVar
 import grpc
 
 UNAVAILABLE_RETRY_S = 1.0
+
+_HTTP_STATUS_BY_REASON = {
+    "METHOD_NOT_ALLOWED": 405,
+    "REQUEST_TOO_SLOW": 408,
+    "PROMPT_TOO_LARGE": 413,
+    "UNSUPPORTED_MEDIA_TYPE": 415,
+}
+_HTTP_STATUS_BY_CODE = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.FAILED_PRECONDITION: 409,
+    grpc.StatusCode.OUT_OF_RANGE: 409,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.UNIMPLEMENTED: 404,
+    grpc.StatusCode.ABORTED: 409,
+    grpc.StatusCode.ALREADY_EXISTS: 409,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
 
 
 class SettingsError(Exception):
@@ -74,6 +96,11 @@ class GatewayError(Exception):
         self.retry_after_s = retry_after_s
         self.field_violations = field_violations
         self.quota_violations = quota_violations
+
+
+def http_status(error: GatewayError) -> int:
+    """Its status over HTTP, on the console's pages as on OpenAI's paths."""
+    return _HTTP_STATUS_BY_REASON.get(error.reason) or _HTTP_STATUS_BY_CODE.get(error.code, 500)
 
 
 class InternalError(GatewayError):

@@ -67,7 +67,13 @@ class Ledger:
 
     @property
     def num_waiting(self) -> int:
+        """Events that the database does not have; for the moment in which they are spooled they count twice."""
         return len(self._gathered) + self._spool.num_records
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether events wait on disk because the database takes none."""
+        return self._outage.is_on
 
     def has_room(self, num_live: int) -> bool:
         """Whether the events of `num_live` running requests still fit, should the database stay away."""

@@ -16,12 +16,11 @@ from gateway.store.db import Database
 from gateway.store.denials import DenialEvent, forget_denials, insert_denials
 from gateway.store.errors import InvalidValueError
 from gateway.store.outage import DATABASE_ERRORS, Outage
-from gateway.telemetry import OTHER_TENANTS
+from gateway.tenant_labels import MAX_TENANTS, TenantLabels
 
 WRITE_INTERVAL_S = 1.0
 MAX_WAITING = 20_000
 MAX_BATCH = 1_000
-MAX_TENANTS = 100
 FORGET_INTERVAL_S = 3600.0
 
 CountKey = tuple[str, str, str]
@@ -36,16 +35,13 @@ class QuotaCounts:
     """Violated limits since the process began, by tenant, level and dimension. Tenants beyond a number are one."""
 
     def __init__(self, max_tenants: int = MAX_TENANTS) -> None:
-        self._max_tenants = max_tenants
-        self._tenants: set[str] = set()
+        self._tenants = TenantLabels(max_tenants, on_gone=self._forget)
         self.denials: Counter[CountKey] = Counter()
         self.shadow_denials: Counter[CountKey] = Counter()
 
     def count(self, tenant: str, event: DenialEvent) -> None:
         """Every limit that `event` violated counts once. `tenant` is `acme/search`."""
-        if tenant not in self._tenants and len(self._tenants) >= self._max_tenants:
-            tenant = OTHER_TENANTS
-        self._tenants.add(tenant)
+        tenant = self._tenants.label(tenant)
         counts = self.shadow_denials if event.is_shadow else self.denials
         for node, dimension in zip(event.nodes, event.dimensions, strict=True):
             counts[tenant, level_of(node), dimension.lower()] += 1
@@ -53,6 +49,11 @@ class QuotaCounts:
     def report(self) -> QuotaReport:
         """The counts as they are now."""
         return QuotaReport(dict(self.denials), dict(self.shadow_denials))
+
+    def _forget(self, tenant: str) -> None:
+        for counts in (self.denials, self.shadow_denials):
+            for key in [key for key in counts if key[0] == tenant]:
+                del counts[key]
 
 
 class DenialLog:

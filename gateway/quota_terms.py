@@ -229,12 +229,13 @@ class Violation:
 class Reserved:
     """Every binding limit took the charge, which is all of the reservation so far. Ends with `settle` or `release`.
 
-    `shadow_violations` are of the limits in SHADOW that would have refused.
+    `shadow_violations` are of the limits in SHADOW that would have refused. `is_lease_miss`: the store had to be asked.
     """
 
     reservation_id: str
     charge: Charge
     shadow_violations: tuple[Violation, ...] = ()
+    is_lease_miss: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

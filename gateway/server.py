@@ -13,26 +13,30 @@ from functools import partial
 import structlog
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client.core import Metric
+from starlette.types import ASGIApp
 
 from gateway.admin.servicer import SERVICE as ADMIN_SERVICE
 from gateway.admin.servicer import AdminServicer
 from gateway.admission import Admission
 from gateway.auth import Authenticator, LastUsed
+from gateway.console import Parts, Sampler, console_app
 from gateway.engine_client import EngineClient
-from gateway.errors import NoEngineError, SettingsError
-from gateway.interceptors import RpcInterceptor
+from gateway.errors import SettingsError
+from gateway.http import http_door
+from gateway.interceptors import Gatekeeper, RpcInterceptor
 from gateway.leases import LeasedQuota
 from gateway.ledger import Ledger
 from gateway.listening import listen, new_server
-from gateway.metrics import Metrics
-from gateway.metrics_endpoint import MetricsEndpoint
+from gateway.meters import Meters
+from gateway.metrics_page import MetricsPage
 from gateway.private_files import LEDGER_DIR
 from gateway.propagation import Propagation, Revocations
 from gateway.quota_denials import DenialLog
 from gateway.quota_idle import IdleTokens
+from gateway.quota_report import quota_report
 from gateway.servicer.generation import SERVICE as GENERATION_SERVICE
 from gateway.servicer.generation import GenerationServicer
+from gateway.servicer.generation_trace import TraceOptions
 from gateway.servicer.health import SERVICE as HEALTH_SERVICE
 from gateway.servicer.health import HealthServicer
 from gateway.servicer.journal import JournalSizes
@@ -48,7 +52,7 @@ from gateway.servicer.request_ids import RequestIds
 from gateway.servicer.served_models import ServedModels
 from gateway.settings import GatewaySettings, pepper_source, read_pepper
 from gateway.spool import Spool
-from gateway.status import EngineReport, EngineStats, SystemReport
+from gateway.status import SystemReport
 from gateway.store.cache import STORE_LOST_AFTER_S, TenancyCache
 from gateway.store.db import Database
 from gateway.store.deletion import Purger
@@ -80,7 +84,8 @@ class Gateway:
         self._settings = settings
         self._started_s = time.monotonic()
         self._database = open_database(settings)
-        self._cache = TenancyCache(self._database)
+        self._telemetry, self._meters = telemetry, Meters()
+        self._cache = TenancyCache(self._database, on_change=self._meters.propagated)
         spool = Spool(settings.data_dir / LEDGER_DIR)
         self._ledger = Ledger(self._database, spool, settings.ledger_capacity, settings.usage_retention_days)
         self._last_used = LastUsed(self._database)
@@ -94,17 +99,29 @@ class Gateway:
         self._purger = Purger(self._database)
         self._witness = Witness(self._models.engines, self._ledger, self._live.until_ended)
         self._health = HealthServicer(("", GENERATION_SERVICE, MODEL_SERVICE, QUOTA_SERVICE, ADMIN_SERVICE))
-        self._authenticator = Authenticator(
-            self._cache, pepper_source(settings), self._last_used, settings.auth_stale_max_s
-        )
-        self._server = new_server(settings, RpcInterceptor(self._authenticator, telemetry.tracer))
+        self._peppers = pepper_source(settings)
+        self._authenticator = Authenticator(self._cache, self._peppers, self._last_used, settings.auth_stale_max_s)
+        self._gatekeeper = Gatekeeper(self._authenticator, telemetry.tracer, self._meters)
+        self._server = new_server(settings, RpcInterceptor(self._gatekeeper))
         self.address = listen(self._server, settings)
         self._request_ids = RequestIds(self._database, self._cache, self._live, self._models.engines, self.address)
-        self._register(telemetry, pepper)
-        self._metrics = Metrics()
-        self._scraping = asyncio.Lock()
-        address = settings.metrics_address
-        self._endpoint = None if address is None else MetricsEndpoint(address, self._collect_metrics)
+        launcher = self._launcher(telemetry)
+        admin = self._admin_servicer(pepper)
+        self._register(launcher, admin)
+        self._sampler = Sampler(self.report, lambda: self._cache.current)
+        self._http = http_door(
+            settings,
+            self._gatekeeper,
+            launcher,
+            is_ready=lambda: self._health.is_serving(GENERATION_SERVICE),
+            console=self._console(admin),
+        )
+        self._page = MetricsPage(settings.metrics_address, self._meters, self._cache, self.report)
+
+    @property
+    def http_address(self) -> str:
+        """HOST:PORT of the HTTP door; empty where there is none."""
+        return "" if self._http is None else self._http.address
 
     @property
     def num_live_requests(self) -> int:
@@ -117,13 +134,13 @@ class Gateway:
         """
         await self._check_database()
         await self._open_ledger()
-        self._health.set(MODEL_SERVICE, is_serving=True)
-        self._health.set(QUOTA_SERVICE, is_serving=True)
-        self._health.set(ADMIN_SERVICE, is_serving=True)
+        for service in (MODEL_SERVICE, QUOTA_SERVICE, ADMIN_SERVICE):
+            self._health.set(service, is_serving=True)
         await self._server.start()
         log.info("gateway listening", address=self.address)
-        if self._endpoint is not None:
-            await self._endpoint.start()
+        if self._http is not None:
+            await self._http.start()
+        await self._page.start()
 
     async def run(self) -> None:
         """What goes on in the background, until cancelled."""
@@ -143,6 +160,8 @@ class Gateway:
                 self._admission,
             ):
                 group.create_task(part.run())
+            if self._has_console:
+                group.create_task(self._sampler.run())
 
     async def drain(self) -> None:
         """Nothing is admitted any more, nothing runs any more, and all usage is written if the database is there."""
@@ -151,7 +170,7 @@ class Gateway:
         self._health.stop()
         steps: tuple[abc.Callable[[], abc.Awaitable[None]], ...] = (
             partial(self._live.drained, self._settings.drain_grace_s),
-            partial(self._server.stop, LAST_WRITES_S),
+            partial(self._stop_doors, LAST_WRITES_S),
             partial(self._live.launched, LAST_WRITES_S),  # what the stop has cut off gives back what it held
             self._quota.close,
             partial(self._ledger.flush, LEDGER_FLUSH_TIMEOUT_S),
@@ -165,9 +184,8 @@ class Gateway:
 
     async def close(self) -> None:
         """Every connection is closed."""
-        await self._server.stop(0)
-        if self._endpoint is not None:
-            await self._endpoint.close()
+        await self._stop_doors(0)
+        await self._page.close()
         for engine in self._models.engines:
             await engine.close()
         await self._quota.close()
@@ -180,24 +198,29 @@ class Gateway:
             uptime_s=time.monotonic() - self._started_s,
             is_store_reachable=self._cache.staleness_s() < STORE_LOST_AFTER_S,
             policy_revision=max(0, self._cache.current.revision),
-            engines=tuple(await asyncio.gather(*(self._engine_report(engine) for engine in self._models.engines))),
+            engines=await self._models.reports(),
             num_live_requests=len(self._live),
-            metrics_address="" if self._endpoint is None else self._endpoint.address,
+            metrics_address=self._page.address,
+            http_url="" if self._http is None else self._http.url,
             ledger=await self._ledger.report(),
-            quota=self._denials.counts.report(),
+            quota=quota_report(self._denials.counts, self._quota),
             leases=self._quota.report(),
+            staleness_s=self._cache.staleness_s(),
+            pool=self._database.pool(),
+            num_dropped_spans=self._telemetry.dropped_spans(),
         )
+
+    async def _stop_doors(self, grace_s: float) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._server.stop(grace_s))
+            if self._http is not None:
+                group.create_task(self._http.stop(grace_s))
 
     async def _open_ledger(self) -> None:
         try:
             await self._ledger.open()
         except OSError as error:
             raise SettingsError(f"data_dir: cannot keep the ledger's spool: {error}") from error
-
-    async def _collect_metrics(self) -> list[Metric]:
-        async with self._scraping:
-            report = await self.report()
-            return await asyncio.to_thread(self._metrics.families, report, self._cache.current)
 
     async def _check_database(self) -> None:
         try:
@@ -208,22 +231,18 @@ class Gateway:
         except DatabaseUnavailableError:
             log.warning("the database does not answer yet")
 
-    async def _engine_report(self, engine: EngineClient) -> EngineReport:
-        try:
-            stats = await engine.stats()
-        except NoEngineError:
-            stats = None
-        return EngineReport(engine.address, self._models.model_name_at(engine.address), stats)
-
-    async def _engine_stats(self) -> list[EngineStats]:
-        reports = await asyncio.gather(*(self._engine_report(engine) for engine in self._models.engines))
-        return [report.stats for report in reports if report.stats is not None]
-
-    def _register(self, telemetry: Telemetry, pepper: bytes) -> None:
+    def _launcher(self, telemetry: Telemetry) -> Launcher:
         recorder = Recorder(
-            self._admission, self._ledger, self._witness, self._live, self._request_ids, telemetry.tracer
+            self._admission,
+            self._ledger,
+            self._witness,
+            self._live,
+            self._request_ids,
+            telemetry.tracer,
+            self._meters,
+            TraceOptions(self._settings.telemetry_semconv, self._settings.telemetry_content),
         )
-        launcher = Launcher(
+        return Launcher(
             models=self._models,
             admission=self._admission,
             live=self._live,
@@ -231,17 +250,30 @@ class Gateway:
             recorder=recorder,
             tracer=telemetry.tracer,
             sizes=JournalSizes(self._settings.reader_buffer_tokens, self._settings.replay_buffer_tokens),
+            meters=self._meters,
         )
+
+    def _register(self, launcher: Launcher, admin: AdminServicer) -> None:
         GenerationServicer(launcher, Lookup(self._live, self._database, self._models.engines)).add_to(self._server)
         ModelServicer(self._models).add_to(self._server)
-        QuotaServicer(self._admission, self._engine_stats).add_to(self._server)
-        self._admin_servicer(pepper).add_to(self._server)
+        QuotaServicer(self._admission, self._models.stats).add_to(self._server)
+        admin.add_to(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         services = (
             *(GENERATION_SERVICE, MODEL_SERVICE, QUOTA_SERVICE, ADMIN_SERVICE),
             *(HEALTH_SERVICE, reflection.SERVICE_NAME),
         )
         reflection.enable_server_reflection(services, self._server)
+
+    @property
+    def _has_console(self) -> bool:
+        return self._settings.http_address is not None and self._settings.console != "off"
+
+    def _console(self, admin: AdminServicer) -> ASGIApp | None:
+        if not self._has_console:
+            return None
+        parts = Parts(self._settings, self._peppers, self._authenticator, admin, self._admission, self._sampler)
+        return console_app(parts)
 
     def _admin_servicer(self, pepper: bytes) -> AdminServicer:
         return AdminServicer(

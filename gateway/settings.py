@@ -9,7 +9,7 @@ import os
 from collections import abc
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import platformdirs
 from pydantic import Field, SecretStr, ValidationError, field_validator
@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from gateway.errors import SettingsError
 from gateway.pepper import PepperError, Peppers, PepperSource
 from gateway.private_files import PEPPER_FILE
+from gateway.semconv import Semconv
 
 PREFIX = "EVENFLOW_"
 GATEWAY_PREFIX = "EVENFLOW_GATEWAY_"
@@ -38,8 +39,14 @@ COMMAND_VARIABLES = frozenset(
 MAX_UNIX_PATH_BYTES = 106  # the same for every socket of ours: one less than Linux has room for
 DEFAULT_LISTEN = "127.0.0.1:50051"
 DEFAULT_METRICS_LISTEN = "127.0.0.1:0"
-METRICS_OFF = "off"
+METRICS_OFF = HTTP_OFF = "off"
+# vLLM's and others' port, which tools that look for a server of OpenAI's kind try first.
+DEFAULT_HTTP_LISTEN = "127.0.0.1:8000"
+MAX_BODY_BYTES = 16 * 2**20
+# What listens everywhere, and where clients on the same machine reach it.
+WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - recognised, not bound
 PEPPER_VARIABLE = f"{PREFIX}PEPPER"
+CONSOLE_VARIABLE, CONSOLE_OFF = f"{GATEWAY_PREFIX}CONSOLE", "off"
 
 
 def default_data_dir() -> Path:
@@ -79,8 +86,13 @@ class GatewaySettings(BaseSettings):
                         the end; the oldest go first
     tls_cert, tls_key   PEM files of the public port's certificate (with its chain) and key; neither: no TLS
     client_ca           PEM file of the authority that clients' certificates must come from; needs the two above
+    http_listen         HOST:PORT of the OpenAI-compatible door, with the same TLS; port 0 takes a free one; `off`: none
+    http_max_body_bytes the largest body that it takes
+    console             on: administrators have pages at /console of the HTTP door; off: none
     metrics_listen      HOST:PORT of the Prometheus endpoint, a loopback address because it names tenants; port 0 takes
                         a free one, `off` has none
+    telemetry_semconv   whose words say in a trace what a generation was
+    telemetry_content   prompts and outputs are in traces, whoever may read those
     """
 
     model_config = SettingsConfigDict(
@@ -103,7 +115,12 @@ class GatewaySettings(BaseSettings):
     tls_cert: Path | None = None
     tls_key: Path | None = None
     client_ca: Path | None = None
+    http_listen: str = HTTP_OFF
+    http_max_body_bytes: int = Field(default=4 * 2**20, ge=1024, le=MAX_BODY_BYTES)
+    console: Literal["on", "off"] = "on"
     metrics_listen: str = DEFAULT_METRICS_LISTEN
+    telemetry_semconv: Semconv = Semconv.GEN_AI_V0_1
+    telemetry_content: bool = False
 
     @field_validator("engine", mode="before")
     @classmethod
@@ -129,6 +146,12 @@ class GatewaySettings(BaseSettings):
         _split_address(value)
         return value
 
+    @field_validator("http_listen")
+    @classmethod
+    def _check_http_listen(cls, value: str) -> str:
+        parse_http_listen(value)
+        return value
+
     @field_validator("metrics_listen")
     @classmethod
     def _check_metrics_listen(cls, value: str) -> str:
@@ -144,6 +167,11 @@ class GatewaySettings(BaseSettings):
             if given is not None:
                 raise SettingsError(f"{name}: needs --tls-cert and --tls-key")
         return None
+
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        """Host and port of the HTTP door; None: there is none."""
+        return parse_http_listen(self.http_listen)
 
     @property
     def metrics_address(self) -> tuple[str, int] | None:
@@ -164,10 +192,15 @@ def load_settings(**flags: object) -> GatewaySettings:
 
 def check_environment(environ: abc.Mapping[str, str]) -> None:
     """Raises SettingsError for a variable that begins like ours and is none of ours."""
-    known = COMMAND_VARIABLES | {_variable(name) for name in GatewaySettings.model_fields}
+    known = COMMAND_VARIABLES | {variable_of(name) for name in GatewaySettings.model_fields}
     for name in sorted(environ):
         if name.startswith(PREFIX) and not name.startswith(ENGINE_PREFIX) and name not in known:
             raise SettingsError(f"{name}: there is no such setting; known are {', '.join(sorted(known))}")
+
+
+def parse_http_listen(text: str) -> tuple[str, int] | None:
+    """Host and port; None where it is `off`. Raises ValueError for what is no address."""
+    return None if text == HTTP_OFF else _split_address(text)
 
 
 def parse_metrics_listen(text: str) -> tuple[str, int] | None:
@@ -178,6 +211,11 @@ def parse_metrics_listen(text: str) -> tuple[str, int] | None:
     if not _is_loopback(host):
         raise ValueError(f"{host} is no loopback address: the metrics name tenants and need no key")
     return host, port
+
+
+def http_base_url(address: str, *, has_tls: bool) -> str:
+    """What clients of OpenAI's API take for their base URL where the HTTP door is at `address`, HOST:PORT."""
+    return f"{'https' if has_tls else 'http'}://{address}/v1"
 
 
 def read_pepper(settings: GatewaySettings) -> bytes:
@@ -238,7 +276,8 @@ def _checked_pepper(raw: bytes, source: str) -> bytes:
     return raw.strip()
 
 
-def _variable(field_name: str) -> str:
+def variable_of(field_name: str) -> str:
+    """The environment variable that gives the setting."""
     alias = GatewaySettings.model_fields[field_name].validation_alias
     return alias if isinstance(alias, str) else f"{GATEWAY_PREFIX}{field_name.upper()}"
 
@@ -246,10 +285,10 @@ def _variable(field_name: str) -> str:
 def _describe(error: ValidationError, given: frozenset[str]) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     located = str(first["loc"][0])
-    name = next((field for field in GatewaySettings.model_fields if located in (field, _variable(field))), None)
+    name = next((field for field in GatewaySettings.model_fields if located in (field, variable_of(field))), None)
     if name is None:
         return f"{located}: there is no such setting"
-    flag, variable = f"--{name.replace('_', '-')}", _variable(name)
+    flag, variable = f"--{name.replace('_', '-')}", variable_of(name)
     if first["type"] == "missing":
         return f"{name}: set {flag} or {variable}"
     return f"{flag if name in given else variable}: {first['msg'].removeprefix('Value error, ')}"

@@ -14,7 +14,8 @@ class TenantStats:
     num_borrowed_tokens  lent to it while it yielded to others
     wait_s               of its requests together, from arrival to the first step
     served_work          in cost units: a prompt token is one, an output token two, recomputed ones are none
-    share, weight_share  of the work of all tenants, and what the weights give it of that, 0 to 1
+    share                of the work of all tenants since the engine began, 0 to 1
+    weight_share         what the weights give it now among those that have work or were served in the last five minutes
     lead                 how far it is ahead of the least served sibling that has work
     """
 
@@ -78,7 +79,10 @@ class EngineStats:
     preemption_mode  "auto", "swap" or "recompute"
     policy_fault     which policy was replaced by the order of arrival, and why; empty: none
     max_num_seqs, max_num_batched_tokens  of one step; 0: the engine, of an older release, did not say
+    gap_bound        the most by which siblings differ that are both denied something, in cost units by weight; None:
+                     the policy promises nothing
     new_request_wait_ns  what a request that comes now may wait; None: the engine cannot tell
+    metrics_address  HOST:PORT of its own page for Prometheus, on its machine; empty: there is none
     """
 
     scheduling_policy: str
@@ -109,8 +113,10 @@ class EngineStats:
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 0
     new_request_wait_ns: int | None = None
+    gap_bound: float | None = None
     num_unacknowledged_usage: int = 0
     num_dropped_usage: int = 0
+    metrics_address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +145,26 @@ class LedgerReport:
 
 @dataclass(frozen=True, slots=True)
 class QuotaReport:
-    """Violated limits since the gateway began, by (tenant, level, dimension): those that refused, and shadows."""
+    """Violated limits since the gateway began, by (tenant, level, dimension): those that refused, and shadows.
+
+    num_reservations  requests that hold quota in this process
+    left              of the limits of teams and organizations that were used just now, by (`acme/search` or `acme`,
+                      level, dimension): what part is left, 0 to 1, of the one with the least
+    """
 
     denials: abc.Mapping[tuple[str, str, str], int]
     shadow_denials: abc.Mapping[tuple[str, str, str], int]
+    num_reservations: int = 0
+    left: abc.Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReport:
+    """Connections to the database, of which there may be `max_connections`."""
+
+    num_in_use: int
+    num_idle: int
+    max_connections: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +175,7 @@ class LeaseReport:
     returned  given back unspent                      expired  not spent in time
     overdrawn spent on an emergency share while Postgres was away
     refresh_s the last turn at Postgres
+    num_replicas  gateways that share them, this one included, as Postgres last said; 0: it never has
     """
 
     granted: int
@@ -161,13 +184,16 @@ class LeaseReport:
     missed: int
     overdrawn: int
     refresh_s: float
+    num_replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SystemReport:
     """The whole gateway. `policy_revision` is the one in force here; 0 before the first snapshot was read.
 
-    `metrics_address` is HOST:PORT of the Prometheus endpoint, empty where there is none.
+    `staleness_s` is the time since that was known to be the newest one, infinite where nothing was read.
+    `metrics_address` is HOST:PORT of the Prometheus endpoint, `http_url` what clients of OpenAI's API take for their
+    base URL; each is empty where there is none.
     """
 
     uptime_s: float
@@ -176,9 +202,13 @@ class SystemReport:
     engines: tuple[EngineReport, ...]
     num_live_requests: int
     metrics_address: str = ""
+    http_url: str = ""
     ledger: LedgerReport | None = None
     quota: QuotaReport | None = None
     leases: LeaseReport | None = None
+    staleness_s: float = 0.0
+    pool: PoolReport | None = None
+    num_dropped_spans: int = 0
 
 
 @dataclass(frozen=True, slots=True)

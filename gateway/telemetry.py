@@ -1,116 +1,42 @@
-"""The names of all spans, attributes and log events of the gateway, and how they leave the process.
+"""How traces and log lines leave the process. Names of spans and attributes: `semconv`.
 
 Spans are exported only where `OTEL_EXPORTER_OTLP_ENDPOINT` is set; otherwise the tracer does nothing. Logs are lines on
-stderr. Neither ever holds prompt text, generated text or a credential. Attribute names: OpenTelemetry's semantic
-conventions for RPC and for GenAI v0.1.0.
+stderr. Neither ever holds a credential, and neither a prompt or an output, but for traces where a setting says so.
 """
 
 import os
 import sys
 import threading
+import time
 from collections import abc
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import structlog
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from gateway.errors import GatewayError
+from gateway.light_tracer import LightTracer
+from gateway.semconv import ERROR_TYPE
+from gateway.span_encoding import LightExporter
+from gateway.span_export import BoundedSpans
+
 SERVICE = "evenflow-gateway"
-PROVIDER = "evenflow"
 FLUSH_S = 3.0
 EXPORT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-
-AUTH_SPAN = "evenflow.auth"
-ADMISSION_SPAN = "evenflow.admission"
-
-AUTH_CACHE = "evenflow.auth.cache"
-POLICY_REVISION = "evenflow.policy.revision"
-RESERVED_TOKENS = "evenflow.admission.reserved_tokens"
-NUM_LIMITS = "evenflow.admission.limits"
-BILLED_TOKENS = "evenflow.billed_tokens"
-GENERATION_ID = "evenflow.generation_id"
-ORGANIZATION = "evenflow.organization"
-TEAM = "evenflow.team"
-PRIORITY_CLASS = "evenflow.priority_class"
-
-RPC_SYSTEM = "rpc.system.name"
-RPC_METHOD = "rpc.method"
-RPC_STATUS_CODE = "rpc.response.status_code"
-ERROR_TYPE = "error.type"
-GEN_AI_OPERATION = "gen_ai.operation.name"
-GEN_AI_PROVIDER = "gen_ai.provider.name"
-GEN_AI_REQUEST_MODEL = "gen_ai.request.model"
-GEN_AI_REQUEST_MAX_TOKENS = "gen_ai.request.max_tokens"
-GEN_AI_REQUEST_TEMPERATURE = "gen_ai.request.temperature"
-GEN_AI_REQUEST_TOP_P = "gen_ai.request.top_p"
-GEN_AI_REQUEST_TOP_K = "gen_ai.request.top_k"
-GEN_AI_RESPONSE_ID = "gen_ai.response.id"
-GEN_AI_RESPONSE_MODEL = "gen_ai.response.model"
-GEN_AI_FINISH_REASONS = "gen_ai.response.finish_reasons"
-GEN_AI_FIRST_CHUNK_S = "gen_ai.response.time_to_first_chunk"
-GEN_AI_INPUT_TOKENS = "gen_ai.usage.input_tokens"
-GEN_AI_CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
-GEN_AI_OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
-
-# Metrics, as Prometheus has them; a counter's name ends in `_total` when it is scraped. Labels: `engine` is an address,
-# `tenant` is `organization/team` for the tenants that are served most, and OTHER_TENANTS for all others together.
-METRIC_LIVE_REQUESTS = "evenflow_gateway_live_requests"
-METRIC_POLICY_REVISION = "evenflow_gateway_policy_revision"
-METRIC_STORE_UP = "evenflow_gateway_store_up"
-METRIC_UPTIME = "evenflow_gateway_uptime_seconds"
-METRIC_SPOOL_RECORDS = "evenflow_ledger_spool_records"
-METRIC_SPOOL_BYTES = "evenflow_ledger_spool_bytes"
-METRIC_SPOOL_OLDEST = "evenflow_ledger_spool_oldest_seconds"
-METRIC_LEDGER_DUPLICATES = "evenflow_ledger_duplicates"
-METRIC_LEDGER_DROPPED = "evenflow_ledger_dropped_events"
-METRIC_SPOOL_DAMAGED = "evenflow_ledger_spool_damaged_bytes"
-METRIC_QUOTA_DENIALS = "evenflow_quota_denials"
-METRIC_QUOTA_SHADOW_DENIALS = "evenflow_quota_shadow_denials"
-METRIC_LEASE_GRANTED = "evenflow_lease_granted_tokens"
-METRIC_LEASE_RETURNED = "evenflow_lease_returned_tokens"
-METRIC_LEASE_EXPIRED = "evenflow_lease_expired_tokens"
-METRIC_LEASE_MISSED = "evenflow_lease_missed_tokens"
-METRIC_LEASE_OVERDRAWN = "evenflow_lease_overdrawn_tokens"
-METRIC_LEASE_REFRESH = "evenflow_lease_refresh_seconds"
-METRIC_ENGINE_UP = "evenflow_engine_up"
-METRIC_ENGINE_POLICY = "evenflow_engine_policy"
-METRIC_ENGINE_POLICY_FAULT = "evenflow_engine_policy_fault"
-METRIC_ENGINE_REQUESTS = "evenflow_engine_requests"
-METRIC_ENGINE_BLOCKS = "evenflow_engine_blocks"
-METRIC_ENGINE_FREE_BLOCKS = "evenflow_engine_free_blocks"
-METRIC_ENGINE_FENCED_BLOCKS = "evenflow_engine_fenced_blocks"
-METRIC_ENGINE_STEP = "evenflow_engine_step_seconds"
-METRIC_ENGINE_STEPS = "evenflow_engine_steps"
-METRIC_ENGINE_PREEMPTIONS = "evenflow_engine_preemptions"
-METRIC_ENGINE_SWAPS = "evenflow_engine_swaps"
-METRIC_ENGINE_PAUSES = "evenflow_engine_pauses"
-METRIC_ENGINE_USAGE_WAITING = "evenflow_engine_unacknowledged_usage"
-METRIC_ENGINE_USAGE_DROPPED = "evenflow_engine_dropped_usage"
-METRIC_ENGINE_PRICE = "evenflow_engine_price_seconds"
-METRIC_TENANT_TOKENS = "evenflow_tenant_tokens"
-METRIC_TENANT_WORK = "evenflow_tenant_served_work"
-METRIC_TENANT_WAIT = "evenflow_tenant_wait_seconds"
-METRIC_TENANT_PAUSES = "evenflow_tenant_pauses"
-METRIC_TENANT_SWAPS = "evenflow_tenant_swaps"
-METRIC_TENANT_COPIED = "evenflow_tenant_copied_bytes"
-METRIC_TENANT_REQUESTS = "evenflow_tenant_requests"
-METRIC_TENANT_SHARE = "evenflow_tenant_share"
-METRIC_TENANT_WEIGHT_SHARE = "evenflow_tenant_weight_share"
-METRIC_TENANT_LEAD = "evenflow_tenant_lead"
-METRIC_TENANT_BLOCKS = "evenflow_tenant_device_blocks"
-OTHER_TENANTS = "other"
 
 
 @dataclass(slots=True)
 class RpcRecord:
-    """What logs and error details say about the call that this task serves. Written by interceptors and servicers."""
+    """What logs and error details say about the call that this task serves. Written by interceptors and servicers.
+
+    `arrived_s` is on the monotonic clock.
+    """
 
     method: str
     request_id: str
@@ -118,6 +44,7 @@ class RpcRecord:
     generation_id: str | None = None
     # What the caller is told beside its request id, before the first message.
     initial_metadata: dict[str, str] = field(default_factory=dict)
+    arrived_s: float = field(default_factory=time.monotonic)
 
 
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -139,9 +66,16 @@ def enter_rpc(record: RpcRecord) -> None:
 class Telemetry:
     """The tracer, and the pipeline behind it if there is one."""
 
-    def __init__(self, provider: TracerProvider | None) -> None:
+    def __init__(self, provider: TracerProvider | None, spans: BoundedSpans | None = None) -> None:
         self._provider = provider
-        self.tracer: trace.Tracer = provider.get_tracer(SERVICE) if provider else trace.NoOpTracer()
+        self._spans = spans
+        self.tracer: trace.Tracer = trace.NoOpTracer()
+        if provider is not None:
+            self.tracer = provider.get_tracer(SERVICE) if spans is None else LightTracer(provider, spans, SERVICE)
+
+    def dropped_spans(self) -> int:
+        """How many spans no collector has got, and none will."""
+        return 0 if self._spans is None else self._spans.num_dropped
 
     def close(self) -> None:
         """What was recorded has left the process, or `FLUSH_S` has passed. Blocks until then."""
@@ -158,18 +92,34 @@ def start_telemetry() -> Telemetry:
         return Telemetry(None)
     # The operator's OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over the name given here.
     resource = Resource.create({SERVICE_NAME: SERVICE}).merge(OTELResourceDetector().detect())
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return Telemetry(provider)
+    provider, spans = TracerProvider(resource=resource, shutdown_on_exit=False), BoundedSpans(LightExporter())
+    provider.add_span_processor(spans)
+    return Telemetry(provider, spans)
 
 
 def inner_span(tracer: trace.Tracer, name: str) -> AbstractContextManager[trace.Span]:
-    """A span inside the current one, which is current in the block. Where that is not recorded, it is the same one:
-    most calls are not, and each span would cost as much as if it were."""
+    """A span inside the current one, which is current in the block and says by what it was refused. Where nothing is
+    recorded, it is the current one: most calls are not, and each span would cost as much as if it were."""
     outer = trace.get_current_span()
-    if is_left_out(outer):
+    if is_left_out(outer) or isinstance(tracer, trace.NoOpTracer):
         return nullcontext(outer)
-    return tracer.start_as_current_span(name, record_exception=False)
+    return _recorded_span(tracer, name)
+
+
+@contextmanager
+def _recorded_span(tracer: trace.Tracer, name: str) -> abc.Iterator[trace.Span]:
+    with tracer.start_as_current_span(name, record_exception=False, set_status_on_exception=False) as span:
+        try:
+            yield span
+        except GatewayError as error:
+            fail_span(span, error.reason)
+            raise
+
+
+def fail_span(span: trace.Span, error_type: str) -> None:
+    """What `span` is of has failed. The reason, not the text: that may say more than a trace is to know."""
+    span.set_attribute(ERROR_TYPE, error_type)
+    span.set_status(trace.StatusCode.ERROR, error_type)
 
 
 def is_left_out(span: trace.Span) -> bool:

@@ -5,7 +5,7 @@ Databases are cut from a template that was migrated once, so that a test pays mi
 
 import signal
 from collections import abc
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from uuid import uuid4
 
 import asyncpg  # type: ignore[import-untyped]  # it ships no types
@@ -46,10 +46,8 @@ async def template_url(postgres_url: str) -> str:
 @pytest_asyncio.fixture
 async def database_url(postgres_url: str, template_url: str) -> abc.AsyncIterator[str]:
     """A fresh, migrated database; gone after the test."""
-    name = f"test_{uuid4().hex}"
-    await _execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
-    yield with_database(postgres_url, name)
-    await _drop(postgres_url, name)
+    async with fresh_database(postgres_url) as url:
+        yield url
 
 
 @pytest_asyncio.fixture
@@ -67,6 +65,15 @@ async def database(database_url: str) -> abc.AsyncIterator[Database]:
     pool = Database(database_url)
     yield pool
     await pool.close()
+
+
+@asynccontextmanager
+async def fresh_database(postgres_url: str) -> abc.AsyncIterator[str]:
+    """A migrated database of its own on the session's server, which has a template; gone at the end."""
+    name = f"test_{uuid4().hex}"
+    await _execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    yield with_database(postgres_url, name)
+    await _drop(postgres_url, name)
 
 
 def with_database(url: str, name: str) -> str:

@@ -9,6 +9,7 @@ from collections import abc
 
 from engine.core.band import Band
 from engine.core.config import SchedulerConfig
+from engine.core.events import DispatchReason
 from engine.core.lifecycle import Lifecycle
 from engine.core.memory import Memory
 from engine.core.pacing import Pacing
@@ -125,7 +126,7 @@ class Admission:
         """`seq`, in a plan that granted nothing, gets what its blocks and the free ones hold."""
         self.pacing.begin(step)
         self._rows.take_anyway(step, seq)
-        self._start(step, seq)
+        self._start(step, seq, DispatchReason.IDLE)
         num_tokens = min(step.budget, seq.num_uncomputed_tokens)
         if self._config.enable_chunked_prefill:
             num_tokens = self.pacing.limit(seq, num_tokens)  # nothing is granted yet, so that some are within it
@@ -182,11 +183,19 @@ class Admission:
         num_tokens = self._first_chunk(step, seq)
         if not num_tokens or not self._rows.take(step, seq):
             return False
-        self._start(step, seq)
+        self._start(step, seq, self._reason(step, seq))
         self._grant(step, seq, num_tokens, self._blocks.num_free)
         self._memory.use(seq)
         self._opened_in, self._num_ends = self._lifecycle.num_plans, self._lifecycle.num_ends
         return True
+
+    def _reason(self, step: Step, seq: Sequence) -> DispatchReason:
+        """Why a head comes in now."""
+        if self._memory.claimant is seq:
+            return DispatchReason.CLAIM
+        if step.passed:
+            return DispatchReason.PASSED
+        return DispatchReason.ORDER if len(self._lifecycle.policy.waiting) > 1 else DispatchReason.ALONE
 
     def _swap_in(self, step: Step, seq: Sequence) -> bool:
         preemptions = self._memory.preemptions
@@ -227,9 +236,9 @@ class Admission:
         num_takeable = self._memory.num_takeable(is_entitled=not band.is_yielding)
         return self._grant(step, seq, num_tokens, max(0, num_takeable))
 
-    def _start(self, step: Step, seq: Sequence) -> None:
+    def _start(self, step: Step, seq: Sequence, reason: DispatchReason = DispatchReason.ORDER) -> None:
         if seq.status is not SequenceStatus.RUNNING:
-            self._lifecycle.start(seq, step.now)
+            self._lifecycle.start(seq, step.now, reason)
 
     def _grant(self, step: Step, seq: Sequence, num_tokens: int, num_takeable: int) -> bool:
         """Grant up to `num_tokens`, with at most `num_takeable` more blocks. False if not even one token fits."""

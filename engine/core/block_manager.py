@@ -38,6 +38,7 @@ class BlockManager:
         self.num_fenced = 0
         self._block_size = block_size
         self._num_copies = 0
+        self.num_copied = dict.fromkeys(CopyDirection, 0)
 
     @property
     def num_free(self) -> int:
@@ -123,5 +124,6 @@ class BlockManager:
     ) -> BlockCopy:
         copy = BlockCopy(CopyId(self._num_copies), direction, device, host)
         self._num_copies += 1
+        self.num_copied[direction] += len(device)
         self.in_flight[copy.copy_id] = CopyInFlight(seq, copy)
         return copy

@@ -51,7 +51,7 @@ class Committer:
         tallies: defaultdict[Flow, Tally] = defaultdict(Tally)
         ends: list[End] = []
         for seq, does_sample in self._emit(zip(step.granted, samples, strict=True), output, num_outputs):
-            _advance(seq, tallies)
+            _advance(seq, tallies, now)
             end = self._take_output(seq, does_sample, output, now)
             if end is not None:
                 ends.append(end)
@@ -132,7 +132,7 @@ def _service(flow: Flow, num_output: int, tally: Tally, *, is_borrowed: bool) ->
     return Service(flow, num_prefill, num_output, num_recomputed, is_borrowed, tally.num_prefill_keys)
 
 
-def _advance(seq: Sequence, tallies: defaultdict[Flow, Tally]) -> None:
+def _advance(seq: Sequence, tallies: defaultdict[Flow, Tally], now: Nanos) -> None:
     """The scheduled tokens of `seq` are computed; those computed for the first time count as service."""
     start = seq.num_computed_tokens
     end = start + seq.num_scheduled_tokens
@@ -147,6 +147,8 @@ def _advance(seq: Sequence, tallies: defaultdict[Flow, Tally]) -> None:
     if first_new > start:
         seq.num_recomputed_tokens += first_new - start
         tallies[seq.flow].num_recomputed_tokens += first_new - start
+        if end >= seq.num_regained_tokens:
+            seq.timeline.end_move(now)
     if first_new < seq.num_prompt_tokens:
         num_new, tally = end - first_new, tallies[seq.flow]
         tally.num_prefill_tokens += num_new

@@ -1,9 +1,11 @@
 """What happened to a sequence. Each accepted request gets exactly one `Finished`, and nothing after it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 from engine.core.plan import TokenLogprobs
+from engine.core.quick_enum import quick
 from engine.core.types import FinishReason, Nanos, PauseReason, PreemptionMode, SequenceKey
 
 
@@ -37,12 +39,52 @@ class Timings:
     num_decode_steps: int
 
 
+@quick
+class DispatchReason(Enum):
+    """Why a request came in when it did.
+
+    ALONE nobody else waited · ORDER the policy ranked it before the others · PASSED those before it found no room, and
+    it fitted beside what they reserved · CLAIM blocks were taken from others for it · IDLE nothing else could run
+    """
+
+    ALONE = "alone"
+    ORDER = "order"
+    PASSED = "passed"
+    CLAIM = "claim"
+    IDLE = "idle"
+
+
+@quick
+class MoveKind(Enum):
+    """What is done to the blocks of a preempted sequence."""
+
+    SWAP_OUT = "swap_out"
+    SWAP_IN = "swap_in"
+    RECOMPUTE = "recompute"
+
+
+class Move(NamedTuple):
+    """Blocks that were copied to the host or back, or what they held computed again.
+
+    `preemption` is which of the sequence's preemptions that belongs to, counted from 1 · `num_tokens` are those to be
+    computed again, 0 of a copy · `ended_at` None: it had not ended when the sequence did
+    """
+
+    kind: MoveKind
+    preemption: int
+    num_blocks: int
+    num_tokens: int
+    started_at: Nanos
+    ended_at: Nanos | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """The first tokens of the request were planned, `queue_ns` after it arrived."""
 
     key: SequenceKey
     queue_ns: Nanos
+    reason: DispatchReason = field(default=DispatchReason.ORDER, compare=False)
 
 
 class TokensEmitted(NamedTuple):
@@ -58,29 +100,36 @@ class TokensEmitted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """The sequence gets no more tokens until it is `Resumed`."""
+    """The sequence gets no more tokens until it is `Resumed`.
+
+    `at` is the time of the plan that decided it · `claimant` the other request that its blocks were taken for
+    """
 
     key: SequenceKey
     mode: PreemptionMode
     reason: PauseReason
+    at: Nanos = field(default=Nanos(0), compare=False)
+    claimant: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The sequence is being computed again."""
+    """The sequence is being computed again, since the plan made `at` that time."""
 
     key: SequenceKey
+    at: Nanos = field(default=Nanos(0), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end. `error` is set with reason ERROR only."""
+    """The end. `error` is set with reason ERROR only; `moves` are what preemptions did to its blocks, in order."""
 
     key: SequenceKey
     reason: FinishReason
     usage: Usage
     timings: Timings
     error: str | None = None
+    moves: tuple[Move, ...] = field(default=(), compare=False)
 
 
 Event = Admitted | TokensEmitted | Preempted | Resumed | Finished

@@ -9,7 +9,7 @@ from collections import OrderedDict, abc
 from dataclasses import dataclass, field
 
 from engine.core.policy import Demand, Service
-from engine.core.stats import TenantStats
+from engine.core.stats import TenantStats, Totals
 from engine.core.types import PathNode, PriorityClass, Request, SequenceStatus, TenantId
 
 MAX_IDLE_TENANTS = 4096
@@ -106,6 +106,7 @@ class Flows:
         self._weights: dict[Path, tuple[float, int]] = {}  # with the revision that said so
         self._classes: dict[str, tuple[PriorityClass, int]] = {}
         self._reweighted: dict[Flow, None] = {}
+        self._forgotten = Totals()
 
     def join(self, request: Request) -> Flow:
         """The flow of `request`, which is about to have an unfinished sequence more."""
@@ -163,6 +164,13 @@ class Flows:
         """In order of tenant id."""
         return tuple(self._stats(self._accounts[key], standing) for key in sorted(self._accounts))
 
+    def totals(self) -> Totals:
+        """What all tenants were served, those included that are forgotten."""
+        totals = self._forgotten
+        for account in self._accounts.values():
+            totals = _with(totals, account)
+        return totals
+
     def _learn_weights(self, path: tuple[PathNode, ...], revision: int) -> None:
         ids: Path = ()
         changed = set()
@@ -213,6 +221,7 @@ class Flows:
 
     def _forget(self, tenant_id: TenantId) -> None:
         account = self._accounts.pop(tenant_id)
+        self._forgotten = _with(self._forgotten, account)
         for flow in account.flows.values():
             for node in flow.nodes:
                 node.num_flows -= 1
@@ -247,6 +256,15 @@ class Flows:
             wait_ns=account.wait_ns,
             standing=worst,
         )
+
+
+def _with(totals: Totals, account: Account) -> Totals:
+    return Totals(
+        totals.num_prefill_tokens + account.num_prefill_tokens,
+        totals.num_output_tokens + account.num_output_tokens,
+        totals.num_recomputed_tokens + account.num_recomputed_tokens,
+        totals.num_borrowed_tokens + account.num_borrowed_tokens,
+    )
 
 
 def _weight(nodes: abc.Iterable[Node]) -> float:

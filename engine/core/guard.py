@@ -12,6 +12,7 @@ from dataclasses import replace
 from engine.core.arrival_order import ArrivalOrder
 from engine.core.errors import PolicyTakeoverError
 from engine.core.policy import (
+    BoundedPolicy,
     Concession,
     FlowView,
     LeaveReason,
@@ -161,6 +162,18 @@ class GuardedPolicy:
         except CAUGHT as error:
             self.fail(error)
             return ()
+
+    def gap_bound(self) -> float | None:
+        """What a policy that has a bound says that it is: see `BoundedPolicy`."""
+        policy = self.policy
+        if not isinstance(policy, BoundedPolicy):
+            return None
+        try:
+            (bound,) = _ranks((policy.gap_bound(),))
+            return bound
+        except CAUGHT as error:
+            self.fail(error)
+            return None
 
     def _safe(self, terms: Terms) -> Terms:
         """The terms in types that run no code of the policy, but for a share that is checked each time."""

@@ -22,7 +22,7 @@ from engine.core.block_manager import BlockManager
 from engine.core.config import SchedulerConfig
 from engine.core.costs import Prices
 from engine.core.demand import Demands
-from engine.core.events import Admitted, Event, Finished, Preempted, Resumed
+from engine.core.events import Admitted, DispatchReason, Event, Finished, Move, MoveKind, Preempted, Resumed
 from engine.core.flow import Flows
 from engine.core.guard import GuardedPolicy
 from engine.core.plan import BlockCopy
@@ -98,7 +98,7 @@ class Lifecycle:
             self._hold(seq, seq.hold_reason, now)
         return seq
 
-    def start(self, seq: Sequence, now: Nanos) -> None:
+    def start(self, seq: Sequence, now: Nanos, reason: DispatchReason = DispatchReason.ORDER) -> None:
         """A waiting or paused sequence runs, in the row that it kept or in a free one: the caller has checked."""
         if seq.status is SequenceStatus.WAITING:
             self.policy.on_leave(seq, LeaveReason.ADMITTED, now)
@@ -116,10 +116,10 @@ class Lifecycle:
             queue_ns = Nanos(now - seq.arrived_at)
             seq.flow.account.wait_ns += queue_ns
             self._watch_expiry(seq)  # its time in the queue is no longer limited
-            self.events.append(Admitted(seq.key, queue_ns))
+            self.events.append(Admitted(seq.key, queue_ns, reason))
         else:
-            seq.timeline.resume(now)
-            self.events.append(Resumed(seq.key))
+            seq.resume(self.blocks.num_blocks(seq.num_lost_tokens), now)
+            self.events.append(Resumed(seq.key, now))
 
     def pause(self, seq: Sequence, reason: PauseReason, now: Nanos) -> None:
         """A running sequence keeps its blocks and gets no more tokens; one that is held leaves its row, too."""
@@ -133,7 +133,7 @@ class Lifecycle:
         seq.timeline.suspend(now)
         seq.flow.account.num_pauses += 1
         self.num_pauses += 1
-        self.events.append(Preempted(seq.key, PreemptionMode.PAUSE, reason))
+        self.events.append(Preempted(seq.key, PreemptionMode.PAUSE, reason, now))
 
     def swap_in(self, seq: Sequence, now: Nanos) -> None:
         """A swapped sequence comes back. The caller has checked that its blocks are free."""
@@ -145,10 +145,12 @@ class Lifecycle:
         account.num_swaps_in += 1
         account.num_copied_blocks += len(copy.host_block_ids)
         self.copies.append(copy)
+        seq.timeline.begin_move(Move(MoveKind.SWAP_IN, seq.num_preemptions, len(copy.host_block_ids), 0, now))
 
     def complete_copy(self, copy_id: CopyId, now: Nanos) -> None:
         """A copy has ended: its sequence is swapped, or resident again, or gone. KeyError if it is not in flight."""
         seq = self.blocks.complete(copy_id).seq
+        seq.timeline.end_move(now)
         if seq.status is SequenceStatus.FINISHED:
             self.blocks.free(seq)
         elif seq.status is SequenceStatus.SWAPPING_OUT:
@@ -207,7 +209,7 @@ class Lifecycle:
         self.expiring.discard(seq)
         self.policy.on_leave(seq, LeaveReason.FINISHED, now)
         self.flows.leave(seq.flow.account)
-        self.events.append(Finished(seq.key, reason, seq.usage(), seq.timeline.timings(now), error))
+        self.events.append(Finished(seq.key, reason, seq.usage(), seq.timeline.timings(now), error, seq.moves))
         if in_plan:
             self.ended_in_plan.append(seq)
         elif not in_copy:
@@ -292,8 +294,7 @@ class Lifecycle:
             self.demands.change(seq.flow, 1 if wants else -1)
 
     def _watch_expiry(self, seq: Sequence) -> None:
-        expires_at = seq.expires_at
-        if expires_at is None:
+        if (expires_at := seq.expires_at) is None:
             self.expiring.discard(seq)
         else:
             self.expiring.put(seq, (expires_at, seq.arrival_index))

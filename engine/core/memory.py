@@ -150,7 +150,7 @@ class Memory:
             return False
         self._claim = Claim(seq, num_needed)
         for seizure in seizures:
-            self._seize(step, seizure)
+            self._seize(step, seizure, seq)
         return True
 
     def has_block(self, step: Step, seq: Sequence, *, is_entitled: bool) -> bool:
@@ -195,19 +195,20 @@ class Memory:
             return
         num_moved = self.preemptions.num_moved(victim, self._blocks.num_blocks(self._config.growth_reserve_tokens))
         swaps = self.preemptions.can_swap(victim, num_moved) and self.preemptions.prefers_swap(victim, num_moved)
-        self._seize(step, Seizure(victim, num_moved, swaps, is_capped=victim.hold_reason is None))
+        self._seize(step, Seizure(victim, num_moved, swaps, is_capped=victim.hold_reason is None), claimant)
 
-    def _seize(self, step: Step, seizure: Seizure) -> None:
+    def _seize(self, step: Step, seizure: Seizure, claimant: Sequence) -> None:
         victim = seizure.victim
+        generation_id = "" if claimant is victim else claimant.request.generation_id
         victim.num_seizures += seizure.is_capped
         self._note(step, victim)
         reason = victim.hold_reason or (
             PauseReason.FAIRNESS if victim.flow in step.terms.yielding else PauseReason.KV_PRESSURE
         )
         if seizure.swaps:
-            self.preemptions.swap_out(victim, seizure.num_blocks, reason, step.now)
+            self.preemptions.swap_out(victim, seizure.num_blocks, reason, step.now, generation_id)
         else:
-            self.preemptions.recompute(victim, reason, step.now)
+            self.preemptions.recompute(victim, reason, step.now, generation_id)
 
     def _note(self, step: Step, victim: Sequence) -> None:
         self._num_known_lacking = None

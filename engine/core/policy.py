@@ -16,7 +16,7 @@ offered, is replaced by the order of arrival; the engine goes on and says whose 
 from collections import abc
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from engine.core.config import SchedulerConfig
 from engine.core.costs import Prices
@@ -243,6 +243,15 @@ class SchedulingPolicy(Protocol):
 
     def restore(self, snapshot: bytes) -> None:
         """Take over counters, before the first sequence arrives. ValueError if they are not this policy's."""
+
+
+@runtime_checkable
+class BoundedPolicy(Protocol):
+    """A scheduling policy that promises something, for the statistics."""
+
+    def gap_bound(self) -> float:
+        """By how much the service over weight of two siblings may differ in any interval throughout which both were
+        denied something, at this moment's weights and prices. O(nodes)."""
 
 
 Standing = abc.Callable[[FlowView], tuple[float, ...]]

@@ -8,7 +8,7 @@ for. Source of both ways: Kwon et al. 2023 (PagedAttention), §4.5; there the ch
 import math
 
 from engine.core.config import PreemptionChoice, SchedulerConfig
-from engine.core.events import Preempted
+from engine.core.events import Move, MoveKind, Preempted
 from engine.core.lifecycle import Lifecycle
 from engine.core.plan import CopyDirection
 from engine.core.policy import LeaveReason
@@ -80,10 +80,14 @@ class Preemptions:
         copies = (entry.copy for entry in self._blocks.in_flight.values())
         return math.fsum(len(copy.host_block_ids) * price for copy in copies if copy.direction is CopyDirection.OUT)
 
-    def swap_out(self, victim: Sequence, num_blocks: int, reason: PauseReason, now: Nanos) -> None:
-        """The last `num_blocks` device blocks are on their way to the host, and fenced until the copy is complete."""
+    def swap_out(self, victim: Sequence, num_blocks: int, reason: PauseReason, now: Nanos, claimant: str = "") -> None:
+        """The last `num_blocks` device blocks are on their way to the host, and fenced until the copy is complete.
+
+        `claimant` is the request that they are taken for, if there is one.
+        """
         lifecycle = self._lifecycle
-        self._leave(victim, reason, PreemptionMode.SWAP, now)
+        self._leave(victim, Preempted(victim.key, PreemptionMode.SWAP, reason, now, claimant))
+        victim.timeline.begin_move(Move(MoveKind.SWAP_OUT, victim.num_preemptions, num_blocks, 0, now))
         lifecycle.set_status(victim, SequenceStatus.SWAPPING_OUT)
         lifecycle.copies.append(self._blocks.swap_out(victim, num_blocks))
         self.note_copy(CopyDirection.OUT, num_blocks, now)
@@ -92,23 +96,23 @@ class Preemptions:
         lifecycle.num_swaps += 1
         account.num_copied_blocks += num_blocks
 
-    def recompute(self, victim: Sequence, reason: PauseReason, now: Nanos) -> None:
+    def recompute(self, victim: Sequence, reason: PauseReason, now: Nanos, claimant: str = "") -> None:
         """All its blocks are free; it waits, and will be computed again."""
-        self._leave(victim, reason, PreemptionMode.RECOMPUTE, now)
+        self._leave(victim, Preempted(victim.key, PreemptionMode.RECOMPUTE, reason, now, claimant))
         self._blocks.free(victim)
         victim.num_regained_tokens = max(victim.num_regained_tokens, victim.num_computed_tokens)
         victim.num_computed_tokens = 0
         self._lifecycle.wait(victim, now)
 
-    def _leave(self, victim: Sequence, reason: PauseReason, mode: PreemptionMode, now: Nanos) -> None:
-        lifecycle = self._lifecycle
+    def _leave(self, victim: Sequence, preempted: Preempted) -> None:
+        lifecycle, now = self._lifecycle, preempted.at
         if victim.status is SequenceStatus.SWAPPED and victim.hold_reason is None:
             lifecycle.policy.on_leave(victim, LeaveReason.WITHDRAWN, now)
         if victim.status is not SequenceStatus.SWAPPED:  # what gives up the rest was preempted already
             victim.num_preemptions += 1
             victim.flow.account.num_preemptions += 1
             lifecycle.num_preemptions += 1
-            lifecycle.events.append(Preempted(victim.key, mode, reason))
+            lifecycle.events.append(preempted)
         lifecycle.leave_list(victim)
         lifecycle.leave_row(victim)
         victim.timeline.suspend(now)

@@ -22,7 +22,7 @@ from engine.core.events import Event
 from engine.core.flow import Path
 from engine.core.guard import GuardedPolicy, GuardedPreemption
 from engine.core.lifecycle import Lifecycle
-from engine.core.plan import StepOutput, StepPlan
+from engine.core.plan import CopyDirection, StepOutput, StepPlan
 from engine.core.planner import Planner
 from engine.core.policy import FlowView, PreemptionPolicy, SchedulingPolicy
 from engine.core.sequence import Sequence
@@ -230,6 +230,10 @@ class Scheduler:
             prices=lifecycle.prices,
             policy_fault=self.policy_fault,
             tenants=tenants,
+            totals=lifecycle.flows.totals(),
+            num_copied_out=lifecycle.blocks.num_copied[CopyDirection.OUT],
+            num_copied_in=lifecycle.blocks.num_copied[CopyDirection.IN],
+            gap_bound=self._scheduling.gap_bound(),
         )
 
     def queue_order(self, now: Nanos, limit: int = queue_position.MAX_EXACT + 1) -> queue_position.QueueOrder:

@@ -5,7 +5,7 @@
 
 from dataclasses import dataclass, field
 
-from engine.core.events import Timings, Usage
+from engine.core.events import Move, MoveKind, Timings, Usage
 from engine.core.flow import Flow
 from engine.core.types import (
     BlockId,
@@ -19,6 +19,8 @@ from engine.core.types import (
     SequenceStatus,
     TenantId,
 )
+
+MAX_MOVES = 128  # told of one sequence; what gives way for ever must not remember each time
 
 
 @dataclass(slots=True)
@@ -36,7 +38,8 @@ class BlockTable:
 class Timeline:
     """When a sequence got how far. Written by Lifecycle, Scheduler and Committer.
 
-    A sequence is *suspended* from a preemption or pause until it is computed again.
+    A sequence is *suspended* from a preemption or pause until it is computed again. Of `moves` the last one may be
+    under way.
     """
 
     arrived_at: Nanos
@@ -46,11 +49,24 @@ class Timeline:
     suspended_ns: int = 0
     num_prefill_steps: int = 0
     num_decode_steps: int = 0
+    moves: list[Move] = field(default_factory=list)
 
     def suspend(self, now: Nanos) -> None:
         """Nothing changes for a sequence that is suspended already."""
         if self.suspended_at is None:
             self.suspended_at = now
+            if self.moves and self.moves[-1].kind is MoveKind.RECOMPUTE:
+                self.end_move(now)
+
+    def begin_move(self, move: Move) -> None:
+        """`move` is under way; beyond MAX_MOVES it is not told of."""
+        if len(self.moves) < MAX_MOVES:
+            self.moves.append(move)
+
+    def end_move(self, now: Nanos) -> None:
+        """What was under way has ended."""
+        if self.moves and self.moves[-1].ended_at is None:
+            self.moves[-1] = self.moves[-1]._replace(ended_at=now)
 
     def resume(self, now: Nanos) -> None:
         if self.suspended_at is not None:
@@ -141,6 +157,22 @@ class Sequence:
         else:
             num_granted_tokens = self.num_prompt_tokens + self.granted_output_tokens
             self.num_plain_tokens = min(self.max_num_tokens, num_granted_tokens) - 1
+
+    def resume(self, num_lost_blocks: int, now: Nanos) -> None:
+        """It is computed again, and first what it has lost."""
+        self.timeline.resume(now)
+        if (num_tokens := self.num_lost_tokens) > 0:
+            self.timeline.begin_move(Move(MoveKind.RECOMPUTE, self.num_preemptions, num_lost_blocks, num_tokens, now))
+
+    @property
+    def num_lost_tokens(self) -> int:
+        """Tokens that a preemption took and that are to be computed again."""
+        return max(0, self.num_regained_tokens - self.num_computed_tokens)
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """What preemptions did to its blocks so far."""
+        return tuple(self.timeline.moves)
 
     @property
     def tenant_id(self) -> TenantId:

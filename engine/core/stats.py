@@ -44,10 +44,23 @@ class TenantStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """What all tenants together were served since the engine began; see TenantStats. Never falls."""
+
+    num_prefill_tokens: int = 0
+    num_output_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    num_borrowed_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerStats:
     """Sequences by state, the pools, and one entry per known tenant in order of tenant id.
 
     num_fenced_blocks  device blocks that are being copied out: neither free nor usable
+    num_copied_out, num_copied_in   blocks whose copy to the host, and from there, has begun
+    gap_bound          the most by which the policy lets siblings differ that are both denied something, in cost units
+                       over weight; None where it promises nothing
     policy_fault       which policy was replaced by the order of arrival, and why; None if none was
     """
 
@@ -65,3 +78,7 @@ class SchedulerStats:
     prices: Prices
     policy_fault: str | None
     tenants: tuple[TenantStats, ...]
+    totals: Totals
+    num_copied_out: int
+    num_copied_in: int
+    gap_bound: float | None

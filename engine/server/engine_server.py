@@ -25,7 +25,9 @@ from engine.plugins import PolicyError, check_pair
 from engine.server.backend import Backend
 from engine.server.intake import Engine, Intake
 from engine.server.listener import bind, parse_address
+from engine.server.metrics_page import EnginePage
 from engine.server.servicer import EngineServicer
+from engine.server.step_watch import StepWatch
 from engine.settings import EngineSettings, policy_options
 from engine.telemetry import Tracing
 
@@ -61,18 +63,29 @@ class EngineServer:
         self._loop: EngineLoop | None = None
         self._loop_ended: asyncio.Future[None] | None = None
         self._log_file: TextIO | None = None
+        self._page: EnginePage | None = None
+
+    @property
+    def metrics_address(self) -> str:
+        """HOST:PORT of the page for Prometheus; empty: there is none."""
+        return "" if self._page is None else self._page.address
 
     async def listen(self) -> str:
         """Answers on the address of the settings, which is returned as clients use it; health says NOT_SERVING.
 
         Raises SettingsError, ListenError.
         """
-        address = parse_address(self._settings.listen)
+        address, metrics_address = parse_address(self._settings.listen), self._settings.metrics_address
         await self._intake.begin()
-        self._server.add_generic_rpc_handlers((EngineServicer(self._intake).handler(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._intake.health, self._server)
         client_address = bind(self._server, address)
+        servicer = EngineServicer(self._intake, lambda: self.metrics_address)
+        if metrics_address is not None:
+            self._page = EnginePage(metrics_address, servicer.figures)
+        self._server.add_generic_rpc_handlers((servicer.handler(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._intake.health, self._server)
         await self._server.start()
+        if self._page is not None:
+            self._page.start()
         return client_address
 
     async def open(self, load: abc.Callable[[], Backend]) -> Backend:
@@ -88,6 +101,7 @@ class EngineServer:
             lambda batch: aio.call_soon_threadsafe(deliver, batch),
             policies=self._policies,
             calibrator=backend.calibrator,
+            on_step=StepWatch(scheduler, lambda told: aio.call_soon_threadsafe(self._intake.tell_step, told)),
         )
         self._loop_ended = aio.run_in_executor(self._thread, self._loop.run)
         names, options = zip(*((choice.name, choice.options) for choice in choices), strict=True)
@@ -115,6 +129,8 @@ class EngineServer:
     async def close(self) -> None:
         """The address is free again and the engine thread idle, unless it is still loading."""
         self._intake.usage.close()
+        if self._page is not None:
+            await self._page.close()
         await self._server.stop(STOP_S)
         if self._loop is not None and self._loop_ended is not None:
             self._loop.submit(Stop())

@@ -6,7 +6,7 @@ final message is written and a disconnected client's blocks are free before the 
 
 import asyncio
 import time
-from collections import abc
+from collections import Counter, abc
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,16 +14,18 @@ import structlog
 from grpc_health.v1 import health, health_pb2
 
 from engine.core.config import SchedulerConfig
-from engine.core.events import Admitted, Event, Finished
-from engine.core.types import FinishReason, Nanos, Request
+from engine.core.events import Admitted, Event, Finished, Preempted
+from engine.core.types import FinishReason, Nanos, PauseReason, PreemptionMode, Request
 from engine.decision_log import PolicyChoice
 from engine.errors import DrainingError, NotReadyError, RefusedError
 from engine.loop import EngineLoop
-from engine.loop_messages import Abort, Refused, Submit, Update
+from engine.loop_messages import Abort, Accepted, Outlet, QueuedAt, Refused, Submit, Update
+from engine.request_trace import RequestTrace
 from engine.server.convert import Limits, usage_to_pb
 from engine.server.mailbox import Mailbox
+from engine.server.step_watch import StepTold
 from engine.server.usage_outbox import NO_ACCOUNT, Account, UsageOutbox, keep
-from engine.telemetry import RequestTrace, Tracing
+from engine.telemetry import Tracing
 
 if TYPE_CHECKING:  # it imports torch, which only the runner needs
     from engine.model.info import ModelInfo
@@ -76,6 +78,22 @@ class Call:
     num_kept_tokens: int | None = field(default=None)
     cancel_reason: int = field(default=0)
 
+    def told_queue(self, is_client_told: bool) -> Outlet | None:
+        """Who hears of its place in the queue: its client and its trace, its trace alone, or nobody."""
+        if is_client_told:
+            return self.mailbox
+        return None if self.trace is None else _TraceOutlet(self.trace)
+
+
+@dataclass(frozen=True, slots=True)
+class _TraceOutlet:
+    """Where updates go that only a trace takes note of."""
+
+    trace: RequestTrace
+
+    def put(self, update: Update, at: Nanos) -> None:
+        _tell(self.trace, update, at)
+
 
 class Intake:
     """Loading, then open, then closed for good; or failed, when the engine thread has ended by itself."""
@@ -85,12 +103,18 @@ class Intake:
         self.is_closed = False
         self.num_finished = 0
         self.usage = UsageOutbox()
+        self.preemptions: Counter[tuple[PreemptionMode, PauseReason]] = Counter()
         self._tracing = tracing
         self._engine: Engine | None = None
         self._problem = "the model is being loaded"
         self._calls: set[Call] = set()
         self._is_idle = asyncio.Event()
         self._is_idle.set()
+
+    @property
+    def num_dropped_spans(self) -> int | None:
+        """Spans that no collector has got; None: there are no spans."""
+        return None if self._tracing is None else self._tracing.num_dropped_spans
 
     @property
     def engine(self) -> Engine:
@@ -137,13 +161,22 @@ class Intake:
         if self.is_closed:
             raise DrainingError
         arrived_unix_ns = time.time_ns() - (self.engine.loop.now() - request.arrived_at)
-        trace = self._tracing.request_trace(metadata, request, arrived_unix_ns) if self._tracing else None
+        trace = self._trace_of(request, metadata, arrived_unix_ns)
         mailbox = Mailbox(lambda update, at: self._observe(call, update, at))
         call = Call(request, arrived_unix_ns, mailbox, trace, account)
         self._calls.add(call)
         self._is_idle.clear()
         self.engine.loop.submit(Submit(call.mailbox, request))
         return call
+
+    def tell_step(self, told: StepTold) -> None:
+        """A step is told in the traces of the requests that it computed, if one of them has any."""
+        traces = [call.trace for call in self._calls if call.trace is not None]
+        mine = [trace for trace in traces if trace.generation_id in told.generation_ids]
+        if mine and self._tracing is not None and self._engine is not None:
+            offset_ns = time.time_ns() - self._engine.loop.now()
+            sizes = len(told.generation_ids), told.num_tokens
+            self._tracing.write_step(told.started_at + offset_ns, told.ended_at + offset_ns, mine, sizes)
 
     def leave(self, call: Call) -> None:
         """The call's stream is over. A request that has not ended is aborted before the next step."""
@@ -181,10 +214,10 @@ class Intake:
             self._engine.loop.submit(Abort(call.mailbox, call.request.generation_id, reason))
 
     def _observe(self, call: Call, update: Update, at: Nanos) -> None:
-        if call.trace is not None and isinstance(update, Event):
-            call.trace.observe(update, at)
-        elif call.trace is not None and isinstance(update, Refused):
-            call.trace.fail(at)
+        if call.trace is not None:
+            _tell(call.trace, update, at)
+        if isinstance(update, Preempted):
+            self.preemptions[update.mode, update.reason] += 1
         if isinstance(update, Admitted):
             call.was_scheduled = True
         if isinstance(update, Finished):
@@ -192,6 +225,12 @@ class Intake:
             self.num_finished += 1
             _log_end(call.request, update)
         self._settle(call)
+
+    def _trace_of(self, request: Request, metadata: abc.Mapping[str, str], unix_ns: int) -> RequestTrace | None:
+        if self._tracing is None:
+            return None
+        block_bytes = self.engine.config.block_size * self.engine.model.kv_bytes_per_token
+        return self._tracing.request_trace(metadata, request, unix_ns, block_bytes)
 
     def _account_for(self, call: Call, finished: Finished) -> None:
         if not call.account.ledger_id:
@@ -209,6 +248,18 @@ class Intake:
             self._calls.discard(call)
         if not self._calls:
             self._is_idle.set()
+
+
+def _tell(trace: RequestTrace, update: Update, at: Nanos) -> None:
+    match update:
+        case Accepted(num_waiting):
+            trace.note_depth(num_waiting)
+        case QueuedAt(position):
+            trace.note_position(position)
+        case Refused():
+            trace.fail(at)
+        case _ if isinstance(update, Event):
+            trace.observe(update, at)
 
 
 def _log_end(request: Request, finished: Finished) -> None:

@@ -3,7 +3,6 @@ share a port; here both are refused, by name. A stale socket, left by a process 
 """
 
 import errno
-import ipaddress
 import os
 import socket
 import stat
@@ -13,6 +12,7 @@ from pathlib import Path
 import grpc
 
 from engine.errors import ListenError, SettingsError
+from engine.loopback import is_loopback
 
 MAX_SOCKET_PATH_BYTES = 106  # the same for every socket of ours: one less than unix(7) has room for
 OWNER_ONLY_UMASK = 0o177
@@ -74,11 +74,7 @@ def bind(server: grpc.aio.Server, address: Address) -> str:
 
 
 def _loopback(host: str) -> str:
-    try:
-        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False
-    if not is_loopback:
+    if not is_loopback(host):
         # The wire has no authentication of its own.
         raise SettingsError("listen", f"must be a Unix socket or a loopback address, not {host}")
     return host

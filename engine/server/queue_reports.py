@@ -11,8 +11,7 @@ from collections import abc, deque
 from engine.core.queue_position import MAX_EXACT, QueueOrder
 from engine.core.types import Nanos
 from engine.errors import RefusedError
-from engine.loop_messages import QueuedAt
-from engine.server.mailbox import Mailbox
+from engine.loop_messages import Outlet, QueuedAt
 
 REPORT_EVERY_S = 1.0
 # The pace is that of so many admissions, none of them longer ago.
@@ -50,12 +49,12 @@ class QueueReports:
     def __init__(self, ask: abc.Callable[[], abc.Awaitable[QueueOrder]]) -> None:
         self.pace = Pace()
         self._ask = ask
-        self._told: dict[str, tuple[Mailbox, QueuedAt | None]] = {}
+        self._told: dict[str, tuple[Outlet, QueuedAt | None]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def watch(self, generation_id: str, mailbox: Mailbox) -> None:
-        """From now on `mailbox` gets QueuedAt when it has changed, until `forget`."""
-        self._told[generation_id] = mailbox, None
+    def watch(self, generation_id: str, outlet: Outlet) -> None:
+        """From now on `outlet` gets QueuedAt when it has changed, until `forget`."""
+        self._told[generation_id] = outlet, None
         if self._task is None:
             self._task = asyncio.create_task(self._report_forever(), name="queue reports")
 
@@ -86,10 +85,10 @@ class QueueReports:
 
     def _report(self, order: QueueOrder) -> None:
         place = {generation_id: index for index, generation_id in enumerate(order.generation_ids)}
-        for generation_id, (mailbox, before) in list(self._told.items()):
+        for generation_id, (outlet, before) in list(self._told.items()):
             if generation_id not in place and order.num_waiting <= len(place):
                 continue  # it came after the order was made, or does not wait any more
             queued = self.placed(place.get(generation_id))
             if before is None or (before.position, before.is_lower_bound) != (queued.position, queued.is_lower_bound):
-                self._told[generation_id] = mailbox, queued
-                mailbox.put(queued, Nanos(time.monotonic_ns()))
+                self._told[generation_id] = outlet, queued
+                outlet.put(queued, Nanos(time.monotonic_ns()))

@@ -32,7 +32,8 @@ async def serve(settings: EngineSettings, load: abc.Callable[[], Backend]) -> in
     """
     stop = _stop_requested(settings.parent_pid)
     server = EngineServer(settings, load_policies(settings), tracing := start_tracing())
-    log.info("listening", address=await server.listen())
+    address = await server.listen()
+    log.info("listening", address=address, metrics=server.metrics_address)
     try:
         return await _serve(server, load, stop, settings.grace_s)
     finally:

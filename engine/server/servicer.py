@@ -32,10 +32,12 @@ from engine.loop_messages import (
     UpdateClasses,
     UpdateNodes,
 )
-from engine.server import convert, figures, incoming, policy_messages, request_messages
+from engine.server import convert, incoming, policy_messages, request_messages
+from engine.server.figures import Figures, model_info_to_pb, stats_to_pb
 from engine.server.intake import Call, Intake
 from engine.server.queue_reports import QueueReports
 from engine.server.reply import Reply
+from engine.server.served_lately import ServedLately
 from engine.server.status import status_of
 from engine.server.usage_outbox import Account, UsageCall
 from evenflow.engine.v1 import engine_pb2 as pb
@@ -68,9 +70,12 @@ def _refusals_become_statuses(method: "Method[[T, Context], bytes | None]") -> "
 class EngineServicer:
     """The service's methods, bytes in and bytes out; a refusal becomes the call's status."""
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: Intake, metrics_address: abc.Callable[[], str]) -> None:
+        """`metrics_address` says what gateways are told of where the metrics are."""
         self._intake = intake
+        self._metrics_address = metrics_address
         self._reports = QueueReports(self._queue_order)
+        self._lately = ServedLately()
 
     @property
     def max_model_len(self) -> int:
@@ -119,21 +124,22 @@ class EngineServicer:
         """What the gateway needs to know of the model."""
         convert.check_protocol_version(convert.parse(pb.GetModelInfoRequest, data).protocol_version)
         engine = self._intake.engine
-        return figures.model_info_to_pb(engine.model, engine.config).SerializeToString()
+        return model_info_to_pb(engine.model, engine.config).SerializeToString()
 
     @_refusals_become_statuses
     async def get_stats(self, data: bytes, _context: Context) -> bytes:
         """The figures between two steps."""
         convert.parse(pb.GetStatsRequest, data)
+        # Thousands of tenants take longer than other calls should have to wait.
+        figures = await self.figures()
+        return await asyncio.to_thread(lambda: stats_to_pb(figures, self._lately).SerializeToString())
+
+    async def figures(self) -> Figures:
+        """The same for whoever is in this process. Raises NotReadyError."""
         stats = await self._ask(ReadStats)
         assert isinstance(stats, LoopStats), "what ReadStats is answered with"
-        engine = self._intake.engine
-        # Thousands of tenants take longer than other calls should have to wait.
-        usage, is_draining = self._intake.usage.counts, self._intake.is_closed
-        response = await asyncio.to_thread(figures.stats_to_pb, engine, stats, usage, is_draining=is_draining)
-        if (wait_ns := self._reports.newcomer_wait_ns(stats.scheduler.num_waiting)) is not None:
-            response.new_request_wait_ns = wait_ns
-        return response.SerializeToString()
+        wait_ns = self._reports.newcomer_wait_ns(stats.scheduler.num_waiting)
+        return Figures.of(self._intake, stats, wait_ns, self._metrics_address())
 
     @_refusals_become_statuses
     async def set_scheduling_policy(self, data: bytes, _context: Context) -> bytes:
@@ -252,8 +258,8 @@ class EngineServicer:
         request = convert.request_from_pb(message.start, engine.limits, engine.loop.now())
         account = Account(message.start.ledger_id, message.start.usage_tag, message.start.sender_id)
         call = self._intake.enter(request, incoming.trace_metadata(context), account)
-        if message.start.reports_queue:
-            self._reports.watch(request.generation_id, call.mailbox)
+        if (outlet := call.told_queue(message.start.reports_queue)) is not None:
+            self._reports.watch(request.generation_id, outlet)
         return call
 
     async def _write_updates(self, call: Call, context: Context) -> Refusal | None:

@@ -23,8 +23,7 @@ from gateway.errors_requests import GenerationNotFoundError
 from gateway.selection import Select, Selection
 from gateway.store.generations import record_cancellation
 from gateway.store.records import ANY, ResourcePath
-
-STATES = ("", "waiting", "running", "paused", "swapping_out", "swapped", "swapping_in")
+from gateway.words import State
 
 MAX_RECORDED_IDS = 10_000
 
@@ -60,8 +59,8 @@ class Queue:
     async def list(self, request: pb.ListQueueRequest) -> pb.ListQueueResponse:
         """A page is a page of one engine, less what the caller may not see or did not ask for."""
         parent = parse_team(request.parent, "parent", wildcards=True)
-        if request.state not in STATES:
-            raise invalid("state", f"must be one of {', '.join(STATES[1:])}")
+        if request.state and request.state not in tuple(State):
+            raise invalid("state", f"must be one of {', '.join(State)}")
         size, listing = page_size(request.page_size), f"queue {request.parent} {request.state}"
         number, token = _place(self._backend.pages.read(request.page_token, listing), len(self._engines))
         response = pb.ListQueueResponse()

@@ -18,6 +18,7 @@ from gateway.admin.api_keys import ApiKeys
 from gateway.admin.apply import Policies
 from gateway.admin.audit import Audit
 from gateway.admin.backend import Backend
+from gateway.admin.denials import Denials
 from gateway.admin.engines import Engine, Engines
 from gateway.admin.issuers import JwtIssuers
 from gateway.admin.key_ends import AbortKey, KeyEnds
@@ -84,6 +85,7 @@ class AdminServicer(AdminServiceServicer):
         self._engines = Engines(backend, engines)
         self._queue = Queue(backend, engines, select, cancel)
         self._usage = Usage(backend)
+        self._denials = Denials(backend)
         self._jwt_issuers = JwtIssuers(backend)
         self._role_bindings = RoleBindings(backend)
 
@@ -241,6 +243,9 @@ class AdminServicer(AdminServiceServicer):
 
     async def QueryUsage(self, request: pb.QueryUsageRequest, context: Context) -> pb.QueryUsageResponse:
         return await self._usage.query(request)
+
+    async def QueryDenials(self, request: pb.QueryDenialsRequest, context: Context) -> pb.QueryDenialsResponse:
+        return await self._denials.query(request)
 
     async def GetSystemStatus(self, request: pb.GetSystemStatusRequest, context: Context) -> pb.SystemStatus:
         report, schema_revision = await self._status(), await self._schema_revision()

@@ -22,7 +22,9 @@ def status_to_pb(report: SystemReport, snapshot: TenancySnapshot, schema_revisio
         engines=[_engine_to_pb(engine, snapshot) for engine in report.engines],
         live_requests=report.num_live_requests,
         metrics_address=report.metrics_address,
+        http_url=report.http_url,
         ledger=None if report.ledger is None else _ledger_to_pb(report.ledger),
+        live_gateways=0 if report.leases is None else report.leases.num_replicas,
     )
 
 
@@ -39,37 +41,57 @@ def _engine_to_pb(report: EngineReport, snapshot: TenancySnapshot) -> pb.EngineS
     stats = report.stats
     if stats is None:
         return pb.EngineStatus(address=report.address, model=report.model)
-    return pb.EngineStatus(
+    told = pb.EngineStatus(
         address=report.address,
         reachable=True,
         model=report.model,
+        num_steps=stats.num_steps,
+        mean_step_ms=stats.mean_step_ms,
+        tenants=[_tenant_to_pb(tenant, snapshot) for tenant in stats.tenants],
+        draining=stats.is_draining,
+        unacknowledged_usage=stats.num_unacknowledged_usage,
+        dropped_usage=stats.num_dropped_usage,
+        gap_bound=stats.gap_bound,
+        metrics_address=stats.metrics_address,
+    )
+    for part in (_policies_to_pb(stats), _requests_to_pb(stats), _pools_to_pb(stats)):
+        told.MergeFrom(part)
+    return told
+
+
+def _policies_to_pb(stats: EngineStats) -> pb.EngineStatus:
+    return pb.EngineStatus(
         scheduling_policy=stats.scheduling_policy,
         preemption_policy=stats.preemption_policy,
+        scheduling_options=stats.scheduling_options,
+        preemption_options=stats.preemption_options,
+        preemption_mode=stats.preemption_mode,
+        preemption_prices=_prices_to_pb(stats),
+        policy_fault=stats.policy_fault,
+    )
+
+
+def _requests_to_pb(stats: EngineStats) -> pb.EngineStatus:
+    return pb.EngineStatus(
         running=stats.num_running,
         waiting=stats.num_waiting,
         paused=stats.num_paused,
         swapped=stats.num_swapped,
-        free_device_blocks=stats.num_free_device_blocks,
-        num_device_blocks=stats.num_device_blocks,
-        block_size=stats.block_size,
-        num_steps=stats.num_steps,
-        num_preemptions=stats.num_preemptions,
-        mean_step_ms=stats.mean_step_ms,
-        tenants=[_tenant_to_pb(tenant, snapshot) for tenant in stats.tenants],
-        draining=stats.is_draining,
         swapping=stats.num_swapping,
-        fenced_device_blocks=stats.num_fenced_device_blocks,
-        free_host_blocks=stats.num_free_host_blocks,
-        num_host_blocks=stats.num_host_blocks,
-        scheduling_options=stats.scheduling_options,
-        preemption_options=stats.preemption_options,
-        preemption_mode=stats.preemption_mode,
-        policy_fault=stats.policy_fault,
+        num_preemptions=stats.num_preemptions,
         num_swaps=stats.num_swaps,
         num_pauses=stats.num_pauses,
-        preemption_prices=_prices_to_pb(stats),
-        unacknowledged_usage=stats.num_unacknowledged_usage,
-        dropped_usage=stats.num_dropped_usage,
+    )
+
+
+def _pools_to_pb(stats: EngineStats) -> pb.EngineStatus:
+    return pb.EngineStatus(
+        free_device_blocks=stats.num_free_device_blocks,
+        fenced_device_blocks=stats.num_fenced_device_blocks,
+        num_device_blocks=stats.num_device_blocks,
+        free_host_blocks=stats.num_free_host_blocks,
+        num_host_blocks=stats.num_host_blocks,
+        block_size=stats.block_size,
     )
 
 
@@ -84,6 +106,7 @@ def _prices_to_pb(stats: EngineStats) -> pb.PreemptionPrices:
 
 
 def _tenant_to_pb(stats: TenantStats, snapshot: TenancySnapshot) -> pb.TenantStatus:
+    organization_weight, _ = snapshot.weights_of(stats.path) or (1.0, 1.0)
     return pb.TenantStatus(
         team=snapshot.team_name(stats.path),
         weight=stats.weight,
@@ -106,6 +129,7 @@ def _tenant_to_pb(stats: TenantStats, snapshot: TenancySnapshot) -> pb.TenantSta
         weight_share=stats.weight_share,
         lead=stats.lead,
         device_blocks=stats.num_device_blocks,
+        organization_weight=organization_weight,
     )
 
 

@@ -39,7 +39,7 @@ class Usage:
             begin=_hour(request, "start_time"),
             end=_hour(request, "end_time"),
             dimensions=_dimensions(request.group_by),
-            interval=_interval(request.interval),
+            interval=parse_interval(request.interval),
             size=size + 1,
             after=None if after is None else tuple(json.loads(after)),
         )
@@ -69,7 +69,8 @@ def _dimensions(values: abc.Sequence[pb.UsageDimension.ValueType]) -> frozenset[
     return frozenset(DIMENSION_BY_PB[value] for value in values)
 
 
-def _interval(value: pb.UsageInterval.ValueType) -> UsageInterval | None:
+def parse_interval(value: pb.UsageInterval.ValueType) -> UsageInterval | None:
+    """None where rows have no time of their own. Raises InvalidFieldError."""
     if value and value not in INTERVAL_BY_PB:
         raise invalid("interval", "must be one of the intervals that are defined")
     return INTERVAL_BY_PB.get(value)

@@ -10,6 +10,7 @@ from gateway.auth.principal import (
     enter_principal,
     principal_or_none,
 )
+from gateway.auth.remembered import Remembered
 from gateway.auth.roles import Action
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Authenticator",
     "LastUsed",
     "Principal",
+    "Remembered",
     "Verdict",
     "authorize",
     "authorize_anywhere",

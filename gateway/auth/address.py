@@ -2,12 +2,20 @@
 
 from collections import abc
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from gateway.store.records import IPNetwork
 
 _MAPPED = IPv6Network("::ffff:0:0/96")  # RFC 4291, §2.5.5.2: IPv4 as IPv6 sockets see it
 _MAPPED_BITS = 96
+
+
+def peer_name(client: tuple[str, int] | None) -> str:
+    """gRPC's name of the peer whose address and port a socket tells; of a Unix socket where it tells none."""
+    if client is None:
+        return "unix:"
+    host, port = client
+    return f"ipv6:{quote(f'[{host}]')}:{port}" if ":" in host else f"ipv4:{host}:{port}"
 
 
 def peer_address(peer: str) -> IPv4Address | IPv6Address | None:

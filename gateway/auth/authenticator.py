@@ -14,6 +14,7 @@ from gateway.auth.jwks import KeySets
 from gateway.auth.keys import KeyVerifier
 from gateway.auth.last_used import LastUsed
 from gateway.auth.principal import Principal
+from gateway.auth.remembered import Remembered, RememberedToken
 from gateway.auth.tokens import TokenVerifier, looks_like_token
 from gateway.errors_auth import CredentialInvalidError
 from gateway.pepper import Peppers, PepperSource
@@ -67,6 +68,26 @@ class Authenticator:
             if key is None:
                 raise CredentialInvalidError
             principal, was_read = await self._keys.verify(key, peer)
+        return self._verdict(principal, was_read=was_read)
+
+    async def remember(self, text: str, peer: str) -> Remembered:
+        """What `resume` takes in place of the key or token `text`. Raises what `authenticate` raises."""
+        if looks_like_token(text):
+            return await self._tokens.remember(text)
+        key = parse(text)
+        if key is None:
+            raise CredentialInvalidError
+        return await self._keys.remember(key, peer)
+
+    async def resume(self, remembered: Remembered, peer: str) -> Verdict:
+        """As of now: what was revoked, expired, suspended or unbound since is refused or missing. Raises the same."""
+        if isinstance(remembered, RememberedToken):
+            principal, was_read = await self._tokens.resume(remembered)
+        else:
+            principal, was_read = await self._keys.resume(remembered, peer)
+        return self._verdict(principal, was_read=was_read)
+
+    def _verdict(self, principal: Principal, *, was_read: bool) -> Verdict:
         return Verdict(principal, "miss" if was_read else "hit", self._cache.current)
 
 

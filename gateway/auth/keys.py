@@ -13,6 +13,7 @@ from gateway.auth.freshness import Freshness
 from gateway.auth.grants import bound_grants, require_active
 from gateway.auth.last_used import LastUsed
 from gateway.auth.principal import Principal
+from gateway.auth.remembered import RememberedKey
 from gateway.auth.roles import Grant
 from gateway.errors_auth import (
     AddressNotAllowedError,
@@ -43,13 +44,39 @@ class KeyVerifier:
         Raises CredentialInvalidError, AuthStoreUnavailableError, KeyRevokedError, KeyExpiredError,
         TenantSuspendedError, AddressNotAllowedError.
         """
-        record, was_read = await self._freshness.find(key.public_id, lambda snapshot: snapshot.keys.get(key.public_id))
+        record, was_read = await self._find(key.public_id)
         matching = self._matching(record, key.secret)
+        principal = self._accepted(record, matching, peer)
+        self._renew(record, matching, key.secret)
+        return principal, was_read
+
+    async def remember(self, key: ParsedKey, peer: str) -> RememberedKey:
+        """What `resume` takes in place of the key. Raises what `verify` raises."""
+        await self.verify(key, peer)
+        record, _ = await self._find(key.public_id)
+        matching = self._matching(record, key.secret)
+        assert matching.created_at is not None, "what was read from the store has it"
+        ends = [end for end in (record.expires_at, matching.not_after) if end is not None]
+        return RememberedKey(key.public_id, matching.created_at, min(ends, default=None))
+
+    async def resume(self, remembered: RememberedKey, peer: str) -> tuple[Principal, bool]:
+        """As `verify`, of a key whose secret was proved before. Raises the same; SecretReplacedError for one that the
+        key does not have any more."""
+        record, was_read = await self._find(remembered.public_id)
+        proved = (stored for stored in record.secrets if stored.created_at == remembered.secret_created_at)
+        matching = next(proved, None)
+        if matching is None:
+            raise SecretReplacedError
+        return self._accepted(record, matching, peer), was_read
+
+    async def _find(self, public_id: str) -> tuple[KeyRecord, bool]:
+        return await self._freshness.find(public_id, lambda snapshot: snapshot.keys.get(public_id))
+
+    def _accepted(self, record: KeyRecord, matching: KeySecret, peer: str) -> Principal:
         _check(record, matching, peer)
         self._freshness.require_fresh(record.team, record.policy)
         self._last_used.note(record.key_id)
-        self._renew(record, matching, key.secret)
-        return key_principal(record, self._freshness.snapshot), was_read
+        return key_principal(record, self._freshness.snapshot)
 
     def _matching(self, record: KeyRecord, secret: str) -> KeySecret:
         """The stored secret that was sent. Of two equal ones the one that lives longer counts."""

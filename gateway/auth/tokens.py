@@ -5,6 +5,7 @@ that the issuer may use and the key is for. Nothing of a token is believed befor
 issuer and which key to ask.
 """
 
+from datetime import UTC, datetime
 from uuid import uuid5
 
 import jwt
@@ -14,6 +15,7 @@ from gateway.auth.freshness import Freshness
 from gateway.auth.grants import bound_grants, require_active, require_active_organization
 from gateway.auth.jwks import ALGORITHMS, KeySets
 from gateway.auth.principal import Principal
+from gateway.auth.remembered import RememberedToken
 from gateway.auth.roles import Grant
 from gateway.errors_auth import CredentialInvalidError, NoTenantError, TokenExpiredError
 from gateway.store.enums import Role
@@ -45,6 +47,35 @@ class TokenVerifier:
         Raises CredentialInvalidError, TokenExpiredError, AuthStoreUnavailableError, IssuerUnavailableError,
         TenantSuspendedError, NoTenantError.
         """
+        issuer, claims, was_read = await self._proved(token)
+        return self._principal(issuer, identity_of(claims, issuer.claim_map)), was_read
+
+    async def remember(self, token: str) -> RememberedToken:
+        """What `resume` takes in place of the token. Raises what `verify` raises."""
+        issuer, claims, _ = await self._proved(token)
+        identity = identity_of(claims, issuer.claim_map)
+        self._principal(issuer, identity)
+        expires_s = claims["exp"]
+        assert isinstance(expires_s, int | float), "it was compared with the clock"
+        return RememberedToken(
+            issuer=issuer.issuer,
+            issuer_id=issuer.id,
+            issuer_revision=issuer.revision,
+            identity=identity,
+            expires_at=datetime.fromtimestamp(expires_s, UTC),
+        )
+
+    async def resume(self, remembered: RememberedToken) -> tuple[Principal, bool]:
+        """As `verify`, of a token that was proved before. Raises the same: CredentialInvalidError where its issuer was
+        edited or deleted since."""
+        issuer, was_read = await self._find_issuer(remembered.issuer)
+        if (issuer.id, issuer.revision) != (remembered.issuer_id, remembered.issuer_revision):
+            raise CredentialInvalidError
+        if remembered.expires_at <= datetime.now(UTC):
+            raise TokenExpiredError
+        return self._principal(issuer, remembered.identity), was_read
+
+    async def _proved(self, token: str) -> tuple[IssuerRecord, dict[str, object], bool]:
         algorithm, key_id, named_issuer = read_unverified(token)
         issuer, was_read = await self._find_issuer(named_issuer)
         while True:
@@ -57,9 +88,7 @@ class TokenVerifier:
             was_read = was_read or was_read_again
             if (issuer.id, issuer.revision) == (used.id, used.revision):
                 break
-        claims = _verified(token, public_key, algorithm, issuer)
-        identity = identity_of(claims, issuer.claim_map)
-        return self._principal(issuer, identity), was_read
+        return issuer, _verified(token, public_key, algorithm, issuer), was_read
 
     async def _find_issuer(self, name: str) -> tuple[IssuerRecord, bool]:
         return await self._freshness.find(f"iss {name}", lambda snapshot: snapshot.identity.issuers.get(name))

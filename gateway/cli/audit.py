@@ -18,10 +18,10 @@ from gateway.cli.audit_file import AuditFileError, event_from_pb, head_line, rea
 from gateway.cli.command import Admin, OpenAdmin, admin_command, connecting_command
 from gateway.cli.errors import CliError, UsageError
 from gateway.cli.output import Column, OutputFormat, OutputOption, print_data, print_many, stderr, stdout, time_text
-from gateway.cli.references import short
 from gateway.cli.resources import AuditFilterOption
 from gateway.private_files import write_private
 from gateway.store.audit_chain import ChainCheck
+from gateway.words import short_name
 
 app = typer.Typer(help="Who changed what: the record of all changes.", no_args_is_help=True)
 
@@ -34,9 +34,9 @@ ServerOption = Annotated[
 COLUMNS: tuple[Column[pb.AuditEvent], ...] = (
     Column("ID", lambda event: event.name.rpartition("/")[2]),
     Column("TIME", lambda event: time_text(event, "event_time")),
-    Column("ACTOR", lambda event: _short_text(event.actor)),
+    Column("ACTOR", lambda event: short_name(event.actor)),
     Column("ACTION", lambda event: event.action),
-    Column("RESOURCE", lambda event: _short_text(event.resource)),
+    Column("RESOURCE", lambda event: short_name(event.resource)),
     Column("CHANGE", lambda event: _change_text(event)),
 )
 
@@ -185,11 +185,6 @@ def _write_lines(admin: Admin, lines: TextIO) -> int:
         if message.head:
             lines.write(head_line(message.head, num_events))
     return num_events
-
-
-def _short_text(name: str) -> str:
-    """What a person would type, where `name` is that of a resource."""
-    return short(name) or name
 
 
 def _change_text(event: pb.AuditEvent) -> str:

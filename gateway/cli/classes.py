@@ -8,10 +8,12 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.command import Admin, admin_command
 from gateway.cli.errors import UsageError
-from gateway.cli.limits import duration_text, parse_duration
+from gateway.cli.limits import parse_duration
 from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, print_one
-from gateway.cli.references import class_name, short
+from gateway.cli.references import class_name
 from gateway.cli.resources import PAGE_SIZE, ClassFilterOption, OrderOption, YesOption, all_pages, confirm
+from gateway.durations import duration_text
+from gateway.words import short_name
 
 app = typer.Typer(help="Priority classes: how urgent a request may be.", no_args_is_help=True)
 
@@ -31,7 +33,7 @@ WaitOption = Annotated[
     str | None, typer.Option("--max-queue-wait", metavar="TIME", help="Refused after so long in the queue, or none.")
 ]
 COLUMNS: tuple[Column[pb.PriorityClass], ...] = (
-    Column("CLASS", lambda item: short(item.name)),
+    Column("CLASS", lambda item: short_name(item.name)),
     Column("RANK", lambda item: str(item.rank)),
     Column("MIN SHARE", lambda item: f"{item.min_share:g}"),
     Column("PREEMPTIBLE", lambda item: "yes" if item.preemptible else "no"),
@@ -53,7 +55,7 @@ def create(
     """Create a class. Grant it to teams: evenflow teams update ORG/TEAM --grant-class CLASS."""
     item = pb.PriorityClass()
     _fill(item, rank, min_share, True if preemptible is None else preemptible, max_queue_wait)
-    request = pb.CreatePriorityClassRequest(priority_class_id=short(class_name(name)), priority_class=item)
+    request = pb.CreatePriorityClassRequest(priority_class_id=short_name(class_name(name)), priority_class=item)
     print_one(admin.call(admin.stub.CreatePriorityClass, request), COLUMNS, output)
 
 
@@ -110,7 +112,7 @@ def update(
 def delete(admin: Admin, name: ClassArgument, yes: YesOption = False) -> None:
     """Delete a class that no team and no key names. What is queued in it goes on."""
     request = pb.DeletePriorityClassRequest(name=class_name(name))
-    confirm(f"Delete the class {short(request.name)}? This cannot be taken back.", yes=yes)
+    confirm(f"Delete the class {short_name(request.name)}? This cannot be taken back.", yes=yes)
     admin.call(admin.stub.DeletePriorityClass, request)
 
 

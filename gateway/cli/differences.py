@@ -4,7 +4,7 @@ import json
 import re
 from datetime import timedelta
 
-from gateway.cli.limits import duration_text
+from gateway.durations import duration_text
 
 MAX_CHARS = 160
 IDENTITY = {"dimension": "", "calendar": "", "model": ""}

@@ -11,6 +11,7 @@ from gateway.cli.command import DataDirOption, command
 from gateway.cli.data_dir import DataDir
 from gateway.cli.errors import CliError, UsageError
 from gateway.cli.output import stderr
+from gateway.semconv import Semconv
 from gateway.settings import DEFAULT_LISTEN, load_settings, read_pepper_variable
 
 # The environment is read by the settings themselves, so that both ways are judged alike; unset is None.
@@ -27,12 +28,24 @@ RetentionFlag = Annotated[
     str | None, typer.Option("--usage-retention-days", help="Days that usage events are kept; default for ever.")
 ]
 ReaderFlag = Annotated[str | None, typer.Option("--reader-buffer-tokens", help="Tokens held for a slow client.")]
+HttpFlag = Annotated[
+    str | None, typer.Option("--http-listen", help="HOST:PORT of the OpenAI-compatible door; off (default): none.")
+]
+BodyFlag = Annotated[str | None, typer.Option("--http-max-body-bytes", help="The largest body that it takes.")]
+ConsoleFlag = Annotated[
+    str | None, typer.Option("--console", help="on (default): pages for administrators at /console; off.")
+]
 TlsCertFlag = Annotated[Path | None, typer.Option("--tls-cert", help="PEM file: the certificate and its chain.")]
 TlsKeyFlag = Annotated[Path | None, typer.Option("--tls-key", help="PEM file: the certificate's key.")]
 ClientCaFlag = Annotated[Path | None, typer.Option("--client-ca", help="PEM file: only clients certified by it.")]
 MetricsFlag = Annotated[
     str | None, typer.Option("--metrics-listen", help="HOST:PORT on loopback for Prometheus; default a free one; off.")
 ]
+
+SemconvFlag = Annotated[
+    str | None, typer.Option("--telemetry-semconv", help=f"The words of traces: {', '.join(Semconv)}.")
+]
+ContentFlag = Annotated[bool | None, typer.Option("--telemetry-content", help="Prompts and outputs are in traces.")]
 
 
 @command
@@ -51,7 +64,12 @@ def gateway(
     tls_cert: TlsCertFlag = None,
     tls_key: TlsKeyFlag = None,
     client_ca: ClientCaFlag = None,
+    http_listen: HttpFlag = None,
+    http_max_body_bytes: BodyFlag = None,
+    console: ConsoleFlag = None,
     metrics_listen: MetricsFlag = None,
+    telemetry_semconv: SemconvFlag = None,
+    telemetry_content: ContentFlag = None,
 ) -> None:
     """Serve tenants through engines that run already, until SIGTERM.
 
@@ -75,7 +93,12 @@ def gateway(
         tls_cert=tls_cert,
         tls_key=tls_key,
         client_ca=client_ca,
+        http_listen=http_listen,
+        http_max_body_bytes=http_max_body_bytes,
+        console=console,
         metrics_listen=metrics_listen,
+        telemetry_semconv=telemetry_semconv,
+        telemetry_content=telemetry_content,
     )
     asyncio.run(serve(settings))
 

@@ -9,8 +9,9 @@ from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.command import Admin, admin_command
 from gateway.cli.errors import UsageError
 from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, print_one
-from gateway.cli.references import organization_name, short
+from gateway.cli.references import organization_name
 from gateway.cli.resources import PAGE_SIZE, YesOption, all_pages, confirm
+from gateway.words import short_name
 
 app = typer.Typer(help="Issuers of JSON Web Tokens, which are taken in place of API keys.", no_args_is_help=True)
 
@@ -27,9 +28,9 @@ ClaimOption = Annotated[
 ]
 KeysOption = Annotated[str | None, typer.Option("--jwks-uri", help="Where its keys are: an https URI.")]
 COLUMNS: tuple[Column[pb.JwtIssuer], ...] = (
-    Column("ISSUER", lambda item: short(item.name)),
+    Column("ISSUER", lambda item: short_name(item.name)),
     Column("ISS", lambda item: item.issuer),
-    Column("ORGANIZATION", lambda item: short(item.organization) or "(any)"),
+    Column("ORGANIZATION", lambda item: short_name(item.organization) or "(any)"),
     Column("AUDIENCES", lambda item: ", ".join(item.audiences)),
     Column("ALGORITHMS", lambda item: ", ".join(item.algorithms)),
     Column("CLAIMS", lambda item: ", ".join(f"{key}={claim}" for key, claim in sorted(item.claim_map.items())) or "-"),
@@ -55,7 +56,7 @@ def create(
     """Take tokens of an issuer as credentials from now on."""
     item = pb.JwtIssuer(issuer=issuer, organization=organization_name(organization) if organization else "")
     _fill(item, jwks_uri, audience, algorithm, claim)
-    request = pb.CreateJwtIssuerRequest(jwt_issuer_id=short(issuer_name(name)), jwt_issuer=item)
+    request = pb.CreateJwtIssuerRequest(jwt_issuer_id=short_name(issuer_name(name)), jwt_issuer=item)
     print_one(admin.call(admin.stub.CreateJwtIssuer, request), COLUMNS, output)
 
 
@@ -104,7 +105,7 @@ def update(
 def delete(admin: Admin, name: IssuerArgument, yes: YesOption = False) -> None:
     """Refuse an issuer's tokens from now on."""
     request = pb.DeleteJwtIssuerRequest(name=issuer_name(name))
-    confirm(f"Refuse all tokens of {short(request.name)}?", yes=yes)
+    confirm(f"Refuse all tokens of {short_name(request.name)}?", yes=yes)
     admin.call(admin.stub.DeleteJwtIssuer, request)
 
 

@@ -8,8 +8,8 @@ from evenflow.admin.v1 import admin_pb2 as pb
 from gateway import api_key
 from gateway.cli.command import Admin
 from gateway.cli.output import stderr
-from gateway.cli.references import short
 from gateway.private_files import read_text, write_private
+from gateway.words import short_name
 
 VARIABLES = ("EVENFLOW_ADMIN_KEY", "EVENFLOW_API_KEY")
 INFERENCE = "inference"
@@ -37,7 +37,8 @@ def _admin_lines(key: pb.ApiKey, *, is_kept: bool) -> abc.Iterator[str]:
     yield "or from a file: evenflow keys list --admin-key-file FILE"
     team, _, public_id = key.name.rpartition("/apiKeys/")
     if team:
-        yield f"once it has a role, such as by: evenflow roles grant team-admin --to {public_id} --at {short(team)}"
+        command = f"evenflow roles grant team-admin --to {public_id} --at {short_name(team)}"
+        yield f"once it has a role, such as by: {command}"
 
 
 def renew_kept(admin: Admin, rotated: pb.ApiKey) -> list[Path]:

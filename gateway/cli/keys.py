@@ -16,9 +16,10 @@ from gateway.cli.errors import UsageError, read_refusal
 from gateway.cli.key_use import explain_key
 from gateway.cli.limits import parse_duration
 from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, print_one, time_text
-from gateway.cli.references import api_key_name, class_name, platform_key_name, short, team_name
+from gateway.cli.references import api_key_name, class_name, platform_key_name, team_name
 from gateway.cli.resources import PAGE_SIZE, DeletedOption, KeyFilterOption, NameOption, OrderOption, all_pages
 from gateway.private_files import make_private_dir, write_private
+from gateway.words import short_name
 
 app = typer.Typer(help="API keys: made for a team, shown once, revoked for good.", no_args_is_help=True)
 
@@ -34,7 +35,7 @@ CidrOption = Annotated[list[str] | None, typer.Option("--cidr", help="A network 
 SECRET: Column[pb.ApiKey] = Column("SECRET", lambda key: key.secret or "-")
 COLUMNS: tuple[Column[pb.ApiKey], ...] = (
     Column("KEY", lambda key: key.name.rpartition("/")[2]),
-    Column("TEAM", lambda key: short(key.name.rpartition("apiKeys/")[0].rstrip("/")) or "(platform)"),
+    Column("TEAM", lambda key: short_name(key.name.rpartition("apiKeys/")[0].rstrip("/")) or "(platform)"),
     Column("NAME", lambda key: key.display_name or "-"),
     Column("SCOPES", lambda key: ", ".join(key.scopes)),
     Column("STATE", lambda key: _state_text(key)),
@@ -44,7 +45,7 @@ COLUMNS: tuple[Column[pb.ApiKey], ...] = (
 # What most keys have not; shown of one that has it.
 DETAILS: tuple[Column[pb.ApiKey], ...] = (
     Column("MODELS", lambda key: ", ".join(key.model_grants)),
-    Column("CLASSES", lambda key: ", ".join(map(short, key.priority_class_grants))),
+    Column("CLASSES", lambda key: ", ".join(map(short_name, key.priority_class_grants))),
     Column("NETWORKS", lambda key: ", ".join(key.ip_cidrs)),
     Column("REVOKED", lambda key: time_text(key, "revoke_time", unset="")),
     Column("REASON", lambda key: key.revoke_reason),

@@ -7,20 +7,13 @@ import re
 from datetime import timedelta
 
 from evenflow.admin.v1.admin_pb2 import BudgetWindow, QuotaBudget, QuotaDimension, QuotaLimit
+from gateway import durations
 from gateway.cli.errors import UsageError
+from gateway.durations import duration_text
 
 MAX_AMOUNT = 2**63 - 1
 LIMIT = re.compile(r"(?P<dimension>[a-z_]+)=(?P<limit>\d+)(?:/(?P<period>\w+))?(?P<options>(?::[a-z]+=[^:]+)*)")
 BUDGET = re.compile(r"(?P<window>[a-z]+)=(?P<limit>\d+)(?::model=(?P<model>[^:]+))?")
-DURATION = re.compile(r"(\d+)(ms|s|m|h|d)")
-MAX_DURATION = timedelta(days=1_000_000)
-UNITS = {
-    "ms": timedelta(milliseconds=1),
-    "s": timedelta(seconds=1),
-    "m": timedelta(minutes=1),
-    "h": timedelta(hours=1),
-    "d": timedelta(days=1),
-}
 PREFIX = "QUOTA_DIMENSION_"
 DIMENSIONS = {name.removeprefix(PREFIX).lower(): value for name, value in QuotaDimension.items() if value}
 WINDOW_PREFIX = "BUDGET_WINDOW_"
@@ -29,18 +22,11 @@ EXAMPLE = "write requests=60/1m, total_tokens=100000/1m:burst=20000 or concurren
 
 
 def parse_duration(text: str) -> timedelta:
-    """`90d`, `1m`, `250ms`, up to MAX_DURATION. Raises UsageError."""
-    if match := DURATION.fullmatch(text):
-        length = _product(match[1], UNITS[match[2]])
-        if length is None:
-            raise UsageError(f"{text!r} is too long a time: at most {MAX_DURATION.days}d")
-        return length
-    raise UsageError(f"{text!r} is no length of time: write a number and ms, s, m, h or d, such as 90d")
-
-
-def _product(digits: str, unit: timedelta) -> timedelta | None:
-    """None where it is longer than any that is meant; so many digits need not be read."""
-    return None if len(digits) > 18 or (amount := int(digits)) > MAX_DURATION // unit else amount * unit
+    """`90d`, `1m`, `250ms`. Raises UsageError."""
+    try:
+        return durations.parse_duration(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def parse_limit(text: str) -> QuotaLimit:
@@ -92,14 +78,6 @@ def limit_text(limit: QuotaLimit) -> str:
     if limit.burst:
         text += f":burst={limit.burst}"
     return text + (f":model={limit.model}" if limit.model else "")
-
-
-def duration_text(length: timedelta) -> str:
-    """`length` in the largest unit that leaves no fraction."""
-    for unit in reversed(UNITS):
-        if length and not length % UNITS[unit]:
-            return f"{length // UNITS[unit]}{unit}"
-    return f"{length // UNITS['ms']}ms"
 
 
 def merge_limits(current: list[QuotaLimit], changed: list[QuotaLimit]) -> list[QuotaLimit]:

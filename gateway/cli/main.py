@@ -17,6 +17,7 @@ from gateway.cli import (
     generations,
     issuers,
     key_ends,
+    models,
     orgs,
     policy_commands,
     queue,
@@ -32,6 +33,7 @@ from gateway.cli.demo import demo
 from gateway.cli.errors import CliError
 from gateway.cli.gateway_command import bootstrap, gateway
 from gateway.cli.status import status
+from gateway.cli.top import top
 from gateway.cli.up import up
 
 COMMAND_GROUP = "evenflow.commands"
@@ -49,11 +51,22 @@ def build_app(plugins: abc.Iterable[EntryPoint]) -> typer.Typer:
     """All commands. A plug-in is a typer.Typer or a function."""
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=EPILOG)
     app.callback()(root)
+    add_own(app)
+    own = {info.name for info in app.registered_commands} | {group.name for group in app.registered_groups}
+    for plugin in sorted(plugins, key=lambda plugin: plugin.name):
+        if plugin.name not in own:
+            add_plugin(app, plugin)
+    return app
+
+
+def add_own(app: typer.Typer) -> None:
+    """`app` has the commands of this package, in the order of its help."""
     app.command("up", context_settings=PASS_ON)(up)
     app.command("demo")(demo)
     app.command("gateway")(gateway)
     app.command("bootstrap")(bootstrap)
     app.command("status")(status)
+    app.command("top")(top)
     app.command("chat")(chat)
     app.add_typer(orgs.app, name="orgs")
     app.add_typer(teams.app, name="teams")
@@ -62,6 +75,7 @@ def build_app(plugins: abc.Iterable[EntryPoint]) -> typer.Typer:
     app.add_typer(policy_commands.app, name="quota-policies")
     app.add_typer(quota.app, name="quota")
     app.add_typer(engines.app, name="engines")
+    app.add_typer(models.app, name="model")
     app.add_typer(scheduling_policies.app, name="scheduling-policies")
     app.add_typer(issuers.app, name="issuers")
     app.add_typer(roles.app, name="roles")
@@ -69,11 +83,6 @@ def build_app(plugins: abc.Iterable[EntryPoint]) -> typer.Typer:
     app.add_typer(usage.app, name="usage")
     app.add_typer(queue.app, name="queue")
     app.add_typer(generations.app, name="generations")
-    own = {info.name for info in app.registered_commands} | {group.name for group in app.registered_groups}
-    for plugin in sorted(plugins, key=lambda plugin: plugin.name):
-        if plugin.name not in own:
-            add_plugin(app, plugin)
-    return app
 
 
 def root(

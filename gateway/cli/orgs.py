@@ -9,7 +9,7 @@ from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.command import Admin, admin_command
 from gateway.cli.errors import UsageError
 from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, print_one, time_text
-from gateway.cli.references import organization_name, short
+from gateway.cli.references import organization_name
 from gateway.cli.resources import (
     PAGE_SIZE,
     DeletedOption,
@@ -22,12 +22,13 @@ from gateway.cli.resources import (
     confirm,
     state_text,
 )
+from gateway.words import short_name
 
 app = typer.Typer(help="Organizations: the roots of the tenant tree.", no_args_is_help=True)
 
 OrganizationArgument = Annotated[str, typer.Argument(metavar="ORG", help="Such as acme.")]
 COLUMNS: tuple[Column[pb.Organization], ...] = (
-    Column("ORGANIZATION", lambda org: short(org.name)),
+    Column("ORGANIZATION", lambda org: short_name(org.name)),
     Column("NAME", lambda org: org.display_name or "-"),
     Column("STATE", lambda org: state_text(org.state)),
     Column("CREATED", lambda org: time_text(org, "create_time")),
@@ -40,7 +41,7 @@ def create(
     admin: Admin, org: OrganizationArgument, display_name: NameOption = None, output: OutputOption = OutputFormat.TABLE
 ) -> None:
     """Create an organization, with a quota policy of weight 1 and no limits."""
-    organization_id = short(organization_name(org))
+    organization_id = short_name(organization_name(org))
     request = pb.CreateOrganizationRequest(
         organization_id=organization_id, organization=pb.Organization(display_name=display_name or "")
     )
@@ -99,7 +100,7 @@ def delete(
 ) -> None:
     """Delete an organization that has no teams. It can be undeleted for 30 days."""
     request = pb.DeleteOrganizationRequest(name=organization_name(org))
-    confirm(f"Delete {short(request.name)}? Its requests are refused from then on.", yes=yes)
+    confirm(f"Delete {short_name(request.name)}? Its requests are refused from then on.", yes=yes)
     print_one(admin.call(admin.stub.DeleteOrganization, request), COLUMNS, output)
 
 

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.differences import removed_texts, value_text
-from gateway.cli.references import short
+from gateway.words import short_name
 
 KINDS = {"organizations": "organization", "teams": "team", "priorityClasses": "class", "quotaPolicies": "quota"}
 PLURALS = {"organization": "organizations", "team": "teams", "class": "classes", "quota": "quotas"}
@@ -44,7 +44,7 @@ def summary(changes: abc.Sequence[pb.PolicyChange]) -> str:
     names: dict[str, list[str]] = {}
     for change in changes:
         if change.created:
-            names.setdefault(kind_of(change.name), []).append(short(change.name.partition("/quotaPolicies/")[0]))
+            names.setdefault(kind_of(change.name), []).append(short_name(change.name.partition("/quotaPolicies/")[0]))
     if not names:
         return f"{text}; creates nothing"
     counts = [_count_text(kind, found) for kind, found in names.items()]
@@ -65,7 +65,7 @@ def kind_of(name: str) -> str:
 def name_text(name: str) -> str:
     """`team acme/search`, `quota of acme/search`."""
     node, separator, _ = name.partition("/quotaPolicies/")
-    return f"quota of {short(node)}" if separator else f"{kind_of(name)} {short(name)}"
+    return f"quota of {short_name(node)}" if separator else f"{kind_of(name)} {short_name(name)}"
 
 
 def _count_text(kind: str, names: list[str]) -> str:

@@ -10,10 +10,12 @@ import yaml
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.command import Admin
-from gateway.cli.limits import budget_text, duration_text, limit_text
+from gateway.cli.limits import budget_text, limit_text
 from gateway.cli.quota_policies import list_policies
-from gateway.cli.references import organization_name, short
+from gateway.cli.references import organization_name
 from gateway.cli.resources import PAGE_SIZE, all_pages
+from gateway.durations import duration_text
+from gateway.words import short_name
 
 Fields = dict[str, object]
 
@@ -31,7 +33,7 @@ WIDTH = 120
 def export_text(admin: Admin, organization: str | None) -> str:
     """The file, of everything or of one organization. Raises UsageError, grpc.RpcError."""
     root: Fields = {}
-    if organization is None and (classes := {short(each.name): class_fields(each) for each in _classes(admin)}):
+    if organization is None and (classes := {short_name(each.name): class_fields(each) for each in _classes(admin)}):
         root["priority_classes"] = classes
     name = organization_name(organization or "-")
     policies = {policy.name.partition("/quotaPolicies/")[0]: policy for policy in _policies(admin, name)}
@@ -44,7 +46,7 @@ def export_text(admin: Admin, organization: str | None) -> str:
             team.name.removeprefix(below): team_fields(team, policies) for team in teams if team.name.startswith(below)
         }
         fields = organization_fields(each, _quota(policies, each.name))
-        found[short(each.name)] = fields | ({"teams": named} if named else {})
+        found[short_name(each.name)] = fields | ({"teams": named} if named else {})
     if found:
         root["organizations"] = found
     return yaml.safe_dump(root, sort_keys=False, allow_unicode=True, width=WIDTH) if root else ""
@@ -72,9 +74,9 @@ def team_fields(message: pb.Team, policies: abc.Mapping[str, pb.QuotaPolicy]) ->
     """Of a team with the policies of its keys."""
     fields = organization_fields(message, _quota(policies, message.name))
     if message.default_priority_class != DEFAULT_CLASS:
-        fields["default_class"] = short(message.default_priority_class)
+        fields["default_class"] = short_name(message.default_priority_class)
     if message.priority_class_grants:
-        fields["classes"] = [short(name) for name in message.priority_class_grants]
+        fields["classes"] = [short_name(name) for name in message.priority_class_grants]
     if message.durable_usage:
         fields["durable_usage"] = True
     below = f"{message.name}/apiKeys/"

@@ -1,4 +1,4 @@
-"""`evenflow quota`: raise a limit for a while, and what is left of a key's own limits."""
+"""`evenflow quota`: raise a limit for a while, what limits refused, and what is left of a key's own."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -15,17 +15,23 @@ from gateway.cli.command import AddressOption, Admin, DataDirOption, admin_comma
 from gateway.cli.connection import CALL_TIMEOUT_S, Target, connect, find_address, find_api_key
 from gateway.cli.data_dir import DataDir
 from gateway.cli.errors import CliError, UsageError, read_refusal
-from gateway.cli.limits import duration_text, parse_budget, parse_duration, parse_limit
+from gateway.cli.limits import parse_budget, parse_duration, parse_limit
 from gateway.cli.output import Column, OutputFormat, OutputOption, print_data, print_many, time_text, to_data
+from gateway.cli.quota_denials import denials
 from gateway.cli.quota_policies import get_policy, grant_lines, raised_text
-from gateway.cli.references import quota_policy_name, short
+from gateway.cli.references import quota_policy_name
 from gateway.cli.security import CaCertOption, ClientCertOption, ClientKeyOption, Security
 from gateway.cli.served_models import tell_of_unserved
+from gateway.durations import duration_text
+from gateway.words import short_name
 
-app = typer.Typer(help="Limits raised for a while, and what is left of one's own.", no_args_is_help=True)
+app = typer.Typer(
+    help="Limits raised for a while, what limits refused, what is left of one's own.", no_args_is_help=True
+)
+app.command("denials")(denials)
 
 STATUS_COLUMNS: tuple[Column[quota_pb2.QuotaLimitStatus], ...] = (
-    Column("NODE", lambda status: short(status.node)),
+    Column("NODE", lambda status: short_name(status.node)),
     Column("LIMIT", lambda status: _status_text(status)),
     Column("MODE", lambda status: status.mode),
     Column("LEFT", lambda status: str(status.remaining)),
@@ -137,7 +143,7 @@ def _length(text: str) -> timedelta:
 
 def _no_grant(policy: pb.QuotaPolicy, grant_id: str) -> CliError:
     """What there is instead."""
-    node = short(policy.name.partition("/quotaPolicies/")[0])
+    node = short_name(policy.name.partition("/quotaPolicies/")[0])
     message = f"{node} has no grant {grant_id!r}" + ("; it has" if policy.temporary_quotas else ", nor any other")
     return CliError(message, hint="\n  ".join(grant_lines(policy)))
 

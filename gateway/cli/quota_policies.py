@@ -11,7 +11,7 @@ from gateway.cli.command import Admin, admin_command
 from gateway.cli.errors import UsageError
 from gateway.cli.limits import budget_text, limit_text, merge_limits, parse_budget, parse_limit
 from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, print_one, time_text
-from gateway.cli.references import node_name, quota_policy_name, short
+from gateway.cli.references import node_name, quota_policy_name
 from gateway.cli.resources import (
     PAGE_SIZE,
     ModeChoice,
@@ -23,6 +23,7 @@ from gateway.cli.resources import (
     confirm,
 )
 from gateway.cli.served_models import models_of, tell_of_unserved
+from gateway.words import short_name
 
 app = typer.Typer(help="Weights and limits of organizations, teams and keys.", no_args_is_help=True)
 
@@ -66,7 +67,7 @@ OverdraftOption = Annotated[
     typer.Option("--max-overdraft", help="What may be spent unseen while Postgres is away; 0: five minutes' refill."),
 ]
 COLUMNS: tuple[Column[pb.QuotaPolicy], ...] = (
-    Column("NODE", lambda policy: short(policy.name.partition("/quotaPolicies/")[0])),
+    Column("NODE", lambda policy: short_name(policy.name.partition("/quotaPolicies/")[0])),
     Column("WEIGHT", lambda policy: f"{policy.weight:g}" if policy.weight else "-"),
     Column("MODE", lambda policy: pb.QuotaMode.Name(policy.mode).removeprefix("QUOTA_MODE_").lower()),
     Column("LIMITS", lambda policy: _limits_text(policy)),

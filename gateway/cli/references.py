@@ -73,11 +73,6 @@ def quota_policy_name(text: str) -> str:
     return f"{node_name(text)}/quotaPolicies/default"
 
 
-def short(name: str) -> str:
-    """`acme/search` of `organizations/acme/teams/search`: what a person would type."""
-    return "/".join(name.split("/")[1::2])
-
-
 def class_name(text: str) -> str:
     """`priorityClasses/batch` of `batch`."""
     return f"priorityClasses/{text.removeprefix('priorityClasses/')}"

@@ -13,8 +13,9 @@ from gateway.cli.command import Admin, admin_command
 from gateway.cli.errors import UsageError
 from gateway.cli.keys import find_key
 from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, print_one, stderr, time_text
-from gateway.cli.references import API_KEY, PUBLIC_ID, organization_name, short, team_name
+from gateway.cli.references import API_KEY, PUBLIC_ID, organization_name, team_name
 from gateway.cli.resources import PAGE_SIZE, all_pages
+from gateway.words import short_name
 
 app = typer.Typer(help="Roles: who may administrate or use what.", no_args_is_help=True)
 
@@ -47,8 +48,8 @@ PlaceOption = Annotated[
 COLUMNS: tuple[Column[pb.RoleBinding], ...] = (
     Column("BINDING", lambda item: item.name.rpartition("/")[2]),
     Column("ROLE", lambda item: pb.Role.Name(item.role).removeprefix("ROLE_").lower().replace("_", "-")),
-    Column("WHERE", lambda item: short(_place(item.name)) or PLATFORM),
-    Column("WHO", lambda item: short(item.principal)),
+    Column("WHERE", lambda item: short_name(_place(item.name)) or PLATFORM),
+    Column("WHO", lambda item: short_name(item.principal)),
     Column("SINCE", lambda item: time_text(item, "create_time")),
 )
 
@@ -109,7 +110,7 @@ def revoke(
         if binding.role == role.to_pb() and _place(binding.name) == parent:
             admin.call(admin.stub.DeleteRoleBinding, pb.DeleteRoleBindingRequest(name=binding.name))
             return
-    raise UsageError(f"{short(who)} is no {role} at {short(parent) or PLATFORM}: see evenflow roles list")
+    raise UsageError(f"{short_name(who)} is no {role} at {short_name(parent) or PLATFORM}: see evenflow roles list")
 
 
 def warnings(admin: Admin, role: RoleChoice, public_id: str) -> abc.Iterator[str]:
@@ -118,7 +119,7 @@ def warnings(admin: Admin, role: RoleChoice, public_id: str) -> abc.Iterator[str
         key = find_key(admin, public_id)
     except grpc.RpcError:
         return
-    team = short(key.name.rpartition("/apiKeys/")[0])
+    team = short_name(key.name.rpartition("/apiKeys/")[0])
     if team and role in (RoleChoice.PLATFORM_ADMIN, RoleChoice.PLATFORM_VIEWER):
         may = "change" if role is RoleChoice.PLATFORM_ADMIN else "read"
         yield f"{public_id} is a key of {team}: whoever has it may now {may} what is everybody's, of all organizations."

@@ -5,11 +5,10 @@ from rich.console import Console
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.output import new_table
-from gateway.cli.references import short
+from gateway.durations import differ_notably
+from gateway.words import short_name
 
 HEADINGS = ("TEAM", "ADMITTED", "REFUSED", "OUTPUT TOKENS", "FIRST TOKEN P50", "P99", "SO")
-SMALLEST_CHANGE = 0.05  # of a wait that is worth a word
-SMALLEST_WAIT_S = 0.01
 
 
 def print_simulation(console: Console, response: pb.SimulateQuotaPoliciesResponse) -> None:
@@ -18,7 +17,7 @@ def print_simulation(console: Console, response: pb.SimulateQuotaPoliciesRespons
     for tenant in response.tenants:
         now, then = tenant.current, tenant.proposed
         table.add_row(
-            short(tenant.team),
+            short_name(tenant.team),
             _change(str(now.admitted), str(then.admitted)),
             _change(str(now.refused), str(then.refused)),
             _change(str(now.output_tokens), str(then.output_tokens)),
@@ -33,7 +32,7 @@ def print_simulation(console: Console, response: pb.SimulateQuotaPoliciesRespons
     )
     for tenant in response.tenants:
         for limit, count in sorted(tenant.proposed.refused_by_limit.items()):
-            console.print(f"  {short(tenant.team)}: {count} refused by {limit}")
+            console.print(f"  {short_name(tenant.team)}: {count} refused by {limit}")
     for note in response.notes:
         console.print(f"note: {note}")
 
@@ -46,11 +45,18 @@ def verdict(tenant: pb.SimulatedTenant) -> str:
         words.append(f"{then.admitted - now.admitted} more admitted")
     if then.refused > now.refused:
         words.append(f"{then.refused - now.refused} more refused")
-    if now.HasField("ttft_p99") and then.HasField("ttft_p99"):
-        before_s, after_s = seconds(now.ttft_p99), seconds(then.ttft_p99)
-        if abs(after_s - before_s) > max(SMALLEST_WAIT_S, SMALLEST_CHANGE * before_s):
-            words.append("waits longer" if after_s > before_s else "waits less")
+    words += _wait_words((now.ttft_p99, then.ttft_p99), (now.ttft_p50, then.ttft_p50))
     return ", ".join(words) or "as now"
+
+
+def _wait_words(*waits: tuple[Duration, Duration]) -> list[str]:
+    """By the first of the pairs that differs: weights alone move the median and leave the longest waits."""
+    for before, after in waits:
+        before_s, after_s = seconds(before), seconds(after)
+        # Nobody has a first token at once, so 0 is a wait that is not known.
+        if before_s and after_s and differ_notably(before_s, after_s):
+            return ["waits longer" if after_s > before_s else "waits less"]
+    return []
 
 
 def seconds(length: Duration) -> float:

@@ -20,7 +20,16 @@ from gateway.cli.health import is_serving, until_serving
 from gateway.cli.postgres_part import PostgresPart
 from gateway.cli.processes import ProcessPart
 from gateway.cli.supervisor import Keeper, Supervisor
-from gateway.settings import ENGINE_PREFIX, PREFIX, read_pepper_variable
+from gateway.settings import (
+    CONSOLE_OFF,
+    CONSOLE_VARIABLE,
+    ENGINE_PREFIX,
+    HTTP_OFF,
+    PREFIX,
+    WILDCARD_HOSTS,
+    http_base_url,
+    read_pepper_variable,
+)
 
 ADMIN_SERVICE = DESCRIPTOR.services_by_name["AdminService"].full_name
 EVENFLOW = (sys.executable, "-m", "gateway.cli.main")
@@ -32,14 +41,14 @@ DRAIN_MARGIN_S = 40.0
 MAX_PORT = 65535
 # libpq's variables, which may hold the database's password.
 POSTGRES_PREFIX = "PG"
-WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - recognised, not bound
 
 
 @dataclass(frozen=True, slots=True)
 class StackSettings:
     """`environment` is what the parts get; its EVENFLOW_DATABASE_URL takes an outside database.
 
-    `engine_flags` are passed to `evenflow engine` as they are, `gateway_flags` to `evenflow gateway`.
+    `engine_flags` are passed to `evenflow engine` as they are, `gateway_flags` to `evenflow gateway`. `http_listen` is
+    HOST:PORT of the HTTP door, or `off`; `has_tls`: it takes TLS only, as all of the gateway.
     """
 
     data_dir: DataDir
@@ -48,12 +57,27 @@ class StackSettings:
     environment: abc.Mapping[str, str]
     engine_flags: tuple[str, ...] = ()
     gateway_flags: tuple[str, ...] = ()
+    http_listen: str = HTTP_OFF
+    has_tls: bool = False
+
+    @property
+    def http_url(self) -> str | None:
+        """What clients of OpenAI's API on this machine take for their base URL; None where there is no door."""
+        if self.http_listen == HTTP_OFF:
+            return None
+        return http_base_url(reachable(self.http_listen), has_tls=self.has_tls)
+
+    @property
+    def console_url(self) -> str | None:
+        """Where administrators on this machine sign in; None where there are no pages for them."""
+        if self.http_listen == HTTP_OFF or self.environment.get(CONSOLE_VARIABLE) == CONSOLE_OFF:
+            return None
+        return f"{'https' if self.has_tls else 'http'}://{reachable(self.http_listen)}/console"
 
     @property
     def address(self) -> str:
         """Where clients on this machine reach the gateway."""
-        host, _, port = self.listen.rpartition(":")
-        return f"{WILDCARD_HOSTS.get(host, host)}:{port}"
+        return reachable(self.listen)
 
     @property
     def engine_address(self) -> str:
@@ -111,7 +135,8 @@ class Stack:
 
     def _gateway_part(self, database_url: str) -> ProcessPart:
         settings = self.settings
-        flags = ("--listen", settings.listen, "--engine", settings.engine_address, *settings.gateway_flags)
+        listen = ("--listen", settings.listen, "--http-listen", settings.http_listen)
+        flags = (*listen, "--engine", settings.engine_address, *settings.gateway_flags)
         # The URL may hold a password: not on the command line, which every user of the machine can read.
         own = {"EVENFLOW_DATABASE_URL": database_url, "EVENFLOW_DATA_DIR": str(settings.data_dir.path)}
         return ProcessPart(
@@ -152,11 +177,17 @@ def loading_percent(log_line: str) -> int | None:
     return percent if isinstance(percent, int) else None
 
 
-def listen_address(text: str) -> str:
+def reachable(listen: str) -> str:
+    """An address that is listened on, as clients on this machine reach it."""
+    host, _, port = listen.rpartition(":")
+    return f"{WILDCARD_HOSTS.get(host, host)}:{port}"
+
+
+def listen_address(text: str, flag: str = "--listen") -> str:
     """`text`, HOST:PORT, in which port 0 has become one that is free. Raises UsageError; CliError if it is taken."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > MAX_PORT:
-        raise UsageError(f"--listen: {text!r} is not HOST:PORT")
+        raise UsageError(f"{flag}: {text!r} is not HOST:PORT")
     family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
     with socket.socket(family) as probe:
         # As the gateway will do it: connections of a predecessor that are still closing do not count.
@@ -164,6 +195,6 @@ def listen_address(text: str) -> str:
         try:
             probe.bind((host.strip("[]"), int(port)))
         except OSError as error:
-            hint = "choose another one: --listen HOST:PORT, or port 0 for a free one"
+            hint = f"choose another one: {flag} HOST:PORT, or port 0 for a free one"
             raise CliError(f"cannot listen on {text}: {error.strerror}", hint=hint) from error
         return f"{host}:{probe.getsockname()[1]}"

@@ -9,12 +9,15 @@ from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.command import Admin, admin_command
 from gateway.cli.engines import policy_text
 from gateway.cli.output import OutputFormat, OutputOption, new_table, print_data, stdout, to_data
-from gateway.cli.references import short
+from gateway.settings import WILDCARD_HOSTS
+from gateway.words import short_name
 
 MAX_TENANTS = 50
 NOW_HEADINGS = ("TEAM", "WEIGHT", "SHARE", "FAIR", "LEAD", "RUNNING", "WAITING", "PAUSED", "SWAPPED")
 NOW_LEGEND = (
-    "share: of the work that all teams were served; fair: the share by weight;\n"
+    "share: of the work that all teams were served since the engine began;\n"
+    "fair: what the weights give now, among the teams that have work or were\n"
+    "served in the last five minutes;\n"
     "lead: work by weight ahead of the least served sibling that has work"
 )
 TOTAL_HEADINGS = ("TEAM", "PROMPT", "OUTPUT", "LOST", "BORROWED", "WAITED", "PAUSES", "SWAPS")
@@ -36,6 +39,8 @@ def status(admin: Admin, output: OutputOption = OutputFormat.TABLE) -> None:
     parts.add_row("gateway", f"{admin.connection.address}, {_gateway_text(report)}")
     parts.add_row("store", _store_text(report))
     parts.add_row("ledger", _ledger_text(report.ledger))
+    if report.http_url:
+        parts.add_row("http", _http_text(report.http_url, admin.connection.address))
     if report.metrics_address:
         parts.add_row("metrics", f"http://{report.metrics_address}/metrics")
     for engine in report.engines:
@@ -50,6 +55,13 @@ def status(admin: Admin, output: OutputOption = OutputFormat.TABLE) -> None:
 def _gateway_text(report: pb.SystemStatus) -> str:
     uptime = timedelta(seconds=report.uptime.seconds)
     return f"version {report.version}, up for {uptime}, {report.live_requests} live requests"
+
+
+def _http_text(url: str, reached: str) -> str:
+    """A door that listens everywhere is told at the host that this command has `reached`."""
+    for anywhere in WILDCARD_HOSTS:
+        url = url.replace(f"//{anywhere}:", f"//{reached.rpartition(':')[0]}:")
+    return f"{url}, the base URL for clients of OpenAI's API"
 
 
 def _store_text(report: pb.SystemStatus) -> str:
@@ -71,17 +83,10 @@ def _engine_lines(engine: pb.EngineStatus) -> list[str]:
         return [f"{engine.address}: NOT REACHABLE"]
     scheduling = policy_text(engine.scheduling_policy, dict(engine.scheduling_options))
     preemption = policy_text(engine.preemption_policy, dict(engine.preemption_options))
-    requests = {
-        "running": engine.running,
-        "waiting": engine.waiting,
-        "paused": engine.paused,
-        "swapped": engine.swapped,
-        "changing pools": engine.swapping,
-    }
     lines = [
         f"{engine.model} at {engine.address}{', draining' if engine.draining else ''}",
         f"policy {scheduling}, preemption {preemption}",
-        ", ".join(f"{number} {state}" for state, number in requests.items()),
+        _requests_text(engine),
         _pools_text(engine),
         f"{engine.num_steps} steps of {engine.mean_step_ms:.1f} ms, {engine.num_preemptions} preemptions,"
         f" {engine.num_swaps} swaps, {engine.num_pauses} pauses",
@@ -92,9 +97,22 @@ def _engine_lines(engine: pb.EngineStatus) -> list[str]:
             f"USAGE LOST of {engine.dropped_usage} requests that no gateway has acknowledged,"
             f" {engine.unacknowledged_usage} are kept"
         )
+    if engine.metrics_address:
+        lines.append(f"metrics http://{engine.metrics_address}/metrics")
     if engine.policy_fault:
         lines.insert(2, f"POLICY REPLACED by the order of arrival: {engine.policy_fault}")
     return lines
+
+
+def _requests_text(engine: pb.EngineStatus) -> str:
+    numbers = {
+        "running": engine.running,
+        "waiting": engine.waiting,
+        "paused": engine.paused,
+        "swapped": engine.swapped,
+        "changing pools": engine.swapping,
+    }
+    return ", ".join(f"{number} {state}" for state, number in numbers.items())
 
 
 def _pools_text(engine: pb.EngineStatus) -> str:
@@ -131,8 +149,8 @@ def _tenant_tables(engine: pb.EngineStatus) -> list[tuple[Table, str]]:
         return []
     now, total = new_table(*NOW_HEADINGS), new_table(*TOTAL_HEADINGS)
     for tenant in shown:
-        now.add_row(short(tenant.team), *_now_cells(tenant))
-        total.add_row(short(tenant.team), *_total_cells(tenant))
+        now.add_row(short_name(tenant.team), *_now_cells(tenant))
+        total.add_row(short_name(tenant.team), *_total_cells(tenant))
     num_left_out = len(engine.tenants) - len(shown)
     left_out = f"{num_left_out} teams that were served less are not shown\n" if num_left_out else ""
     return [(now, NOW_LEGEND), (total, left_out + TOTAL_LEGEND)]

@@ -9,7 +9,7 @@ from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.command import Admin, admin_command
 from gateway.cli.errors import UsageError
 from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, print_one, time_text
-from gateway.cli.references import class_name, organization_name, short, split_team, team_name
+from gateway.cli.references import class_name, organization_name, split_team, team_name
 from gateway.cli.resources import (
     PAGE_SIZE,
     DeletedOption,
@@ -22,6 +22,7 @@ from gateway.cli.resources import (
     confirm,
     state_text,
 )
+from gateway.words import short_name
 
 app = typer.Typer(help="Teams: the unit of weight, quota and accounting.", no_args_is_help=True)
 
@@ -41,11 +42,11 @@ DurableOption = Annotated[
     ),
 ]
 COLUMNS: tuple[Column[pb.Team], ...] = (
-    Column("TEAM", lambda team: short(team.name)),
+    Column("TEAM", lambda team: short_name(team.name)),
     Column("NAME", lambda team: team.display_name or "-"),
     Column("STATE", lambda team: state_text(team.state)),
-    Column("DEFAULT CLASS", lambda team: short(team.default_priority_class)),
-    Column("CLASSES", lambda team: ", ".join(map(short, team.priority_class_grants)) or "-"),
+    Column("DEFAULT CLASS", lambda team: short_name(team.default_priority_class)),
+    Column("CLASSES", lambda team: ", ".join(map(short_name, team.priority_class_grants)) or "-"),
     Column("DURABLE USAGE", lambda team: "yes" if team.durable_usage else "no"),
     Column("CREATED", lambda team: time_text(team, "create_time")),
 )
@@ -149,7 +150,7 @@ def update(
 def delete(admin: Admin, team: TeamArgument, yes: YesOption = False, output: OutputOption = OutputFormat.TABLE) -> None:
     """Delete a team that has no keys that work. It can be undeleted for 30 days."""
     request = pb.DeleteTeamRequest(name=team_name(team))
-    confirm(f"Delete {short(request.name)}? Its requests are refused from then on.", yes=yes)
+    confirm(f"Delete {short_name(request.name)}? Its requests are refused from then on.", yes=yes)
     print_one(admin.call(admin.stub.DeleteTeam, request), COLUMNS, output)
 
 

@@ -7,14 +7,50 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.cli.errors import UsageError
-from gateway.cli.stack import EVENFLOW, engine_environment
-from gateway.settings import ENGINE_PREFIX, load_settings, parse_metrics_listen
+from gateway.cli.stack import EVENFLOW, engine_environment, listen_address
+from gateway.settings import (
+    DEFAULT_METRICS_LISTEN,
+    ENGINE_PREFIX,
+    METRICS_OFF,
+    load_settings,
+    parse_metrics_listen,
+)
 
 ENGINE_CHECK_TIMEOUT_S = 120.0
 SETTINGS_EXIT_CODE = 2
 # Any address will do where nothing listens.
 NO_ADDRESS = "unix:/nonexistent"
 NO_DATABASE = "postgresql:///"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsAddresses:
+    """Where the two processes have their pages: HOST:PORT, or `off`. The ports stay when a part is started again."""
+
+    gateway: str
+    engine: str
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Of the pages that there are."""
+        return tuple(f"http://{address}/metrics" for address in (self.gateway, self.engine) if address != METRICS_OFF)
+
+
+def metrics_addresses(gateway: str | None, engine: str | None) -> MetricsAddresses:
+    """As they were asked for, with free ports where none was. Raises UsageError, CliError."""
+    return MetricsAddresses(
+        _metrics_address(gateway, "--metrics-listen"), _metrics_address(engine, "--engine-metrics-listen")
+    )
+
+
+def _metrics_address(text: str | None, flag: str) -> str:
+    if text == METRICS_OFF:
+        return METRICS_OFF
+    try:
+        parse_metrics_listen(text or DEFAULT_METRICS_LISTEN)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from error
+    return listen_address(text or DEFAULT_METRICS_LISTEN, flag)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.command import Admin, admin_command
 from gateway.cli.errors import CliError, UsageError, read_refusal
 from gateway.cli.output import Column, OutputFormat, print_many, stdout, time_text
-from gateway.cli.references import node_name, short
+from gateway.cli.references import node_name
 from gateway.cli.resources import PAGE_SIZE, all_pages
+from gateway.words import short_name
 
 app = typer.Typer(help="What tenants used.", no_args_is_help=True)
 
@@ -197,7 +198,7 @@ def _name(row: pb.UsageSum, field: str) -> str:
     """`acme/search` of a resource, the id of one that is gone."""
     value = getattr(row, field)
     assert isinstance(value, str)
-    return value if field == "model" else short(value) or value
+    return value if field == "model" else short_name(value)
 
 
 def _count(row: pb.UsageSum, field: str) -> str:

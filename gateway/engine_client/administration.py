@@ -74,8 +74,10 @@ def stats_from_bytes(data: bytes) -> EngineStats:
         tenants=tuple(_tenant_from_pb(tenant) for tenant in stats.tenants),
         is_draining=stats.draining,
         new_request_wait_ns=stats.new_request_wait_ns if stats.HasField("new_request_wait_ns") else None,
+        gap_bound=stats.gap_bound if stats.HasField("gap_bound") else None,
         num_unacknowledged_usage=stats.unacknowledged_usage,
         num_dropped_usage=stats.dropped_usage,
+        metrics_address=stats.metrics_address,
     )
 
 

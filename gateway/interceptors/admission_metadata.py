@@ -5,22 +5,30 @@ Both are asked for, not decided here: the class has to be granted. Nothing else 
 is, is the credential's to say, so `x-evenflow-tenant` and its like mean nothing.
 """
 
+from collections import abc
+
 from evenflow.inference.v1.generation_pb2 import GenerationSpec
 from gateway.errors import FieldViolation, InvalidFieldError
-from gateway.interceptors.call import Call
 
 PRIORITY_CLASS = "x-evenflow-priority-class"
 MAX_QUEUE_WAIT_MS = "x-evenflow-max-queue-wait-ms"
 LONGEST_WAIT_MS = 86_400_000
 MAX_CLASS_CHARS = 63
 
+Values = abc.Callable[[str], abc.Sequence[str]]
+"""Everything that the caller sent under a name."""
 
-def apply_admission_metadata(message: object, call: Call) -> None:
+
+def apply_admission_metadata(message: object, values: Values) -> None:
     """The spec in `message`, if it has one, holds what the metadata adds to it. Raises InvalidFieldError."""
     spec = _spec(message)
-    if spec is None:
-        return
-    priority_class, wait_ms = _only(call, PRIORITY_CLASS), _only(call, MAX_QUEUE_WAIT_MS)
+    if spec is not None:
+        apply_to_spec(spec, values)
+
+
+def apply_to_spec(spec: GenerationSpec, values: Values) -> None:
+    """`spec` holds what the metadata adds to it. Raises InvalidFieldError."""
+    priority_class, wait_ms = _only(values, PRIORITY_CLASS), _only(values, MAX_QUEUE_WAIT_MS)
     if priority_class is not None and not 0 < len(priority_class) <= MAX_CLASS_CHARS:
         raise _invalid(PRIORITY_CLASS, f"must have 1 to {MAX_CLASS_CHARS} characters")
     is_number = wait_ms is not None and wait_ms.isascii() and wait_ms.isdigit() and len(wait_ms) <= len("86400000")
@@ -37,11 +45,11 @@ def _spec(message: object) -> GenerationSpec | None:
     return spec if isinstance(spec, GenerationSpec) else None
 
 
-def _only(call: Call, name: str) -> str | None:
-    values = call.header_values(name)
-    if len(values) > 1:
+def _only(values: Values, name: str) -> str | None:
+    given = values(name)
+    if len(given) > 1:
         raise _invalid(name, "is given twice")
-    return values[0] if values else None
+    return given[0] if given else None
 
 
 def _invalid(name: str, description: str) -> InvalidFieldError:

@@ -3,29 +3,53 @@
 Everything but the public routes needs a credential before its message is looked at, and a route before it is served.
 """
 
+from collections import abc
+from dataclasses import dataclass, field
+
 from google.protobuf.message import Message
 from opentelemetry import trace
 
 from gateway.auth import Authenticator, Verdict, authorize, authorize_anywhere, enter_principal
+from gateway.errors import GatewayError, UnavailableError
 from gateway.errors_auth import PermissionDeniedError
-from gateway.interceptors.call import Call
 from gateway.interceptors.resources import EVERYWHERE
 from gateway.interceptors.routes import ROUTES
-from gateway.telemetry import AUTH_CACHE, AUTH_SPAN, POLICY_REVISION, inner_span
+from gateway.meters import Meters
+from gateway.semconv import AUTH_CACHE, AUTH_SPAN, POLICY_REVISION
+from gateway.telemetry import inner_span
 
 AUTHORIZATION = "authorization"
 
 
-async def authenticate(call: Call, authenticator: Authenticator, tracer: trace.Tracer) -> Verdict:
-    """From here on `current_principal()` is the caller. Raises what `Authenticator` refuses."""
-    with inner_span(tracer, AUTH_SPAN) as span:
-        credentials = call.header_values(AUTHORIZATION)
-        verdict = await authenticator.authenticate(credentials, call.context.peer())
-        span.set_attribute(AUTH_CACHE, verdict.cache)
-        span.set_attribute(POLICY_REVISION, verdict.policy_revision)
-        enter_principal(verdict.principal)
-        if call.method not in ROUTES:
-            raise PermissionDeniedError("nobody may call this method")
+@dataclass(frozen=True, slots=True)
+class Gatekeeper:
+    """Lets callers in, whichever door they come to. `meters` counts who came."""
+
+    authenticator: Authenticator
+    tracer: trace.Tracer
+    meters: Meters = field(default_factory=Meters)
+
+    async def admit(self, method: str, credentials: abc.Sequence[str], peer: str) -> Verdict:
+        """From here on `current_principal()` is the caller of `method`. Raises what `Authenticator` refuses.
+
+        `credentials` are all that was sent as `authorization`, `peer` is where from, in gRPC's names.
+        """
+        with self.meters.stage("authenticate"), inner_span(self.tracer, AUTH_SPAN) as span:
+            verdict = await self._authenticated(credentials, peer)
+            span.set_attribute(AUTH_CACHE, verdict.cache)
+            span.set_attribute(POLICY_REVISION, verdict.policy_revision)
+            enter_principal(verdict.principal)
+            if method not in ROUTES:
+                raise PermissionDeniedError("nobody may call this method")
+            return verdict
+
+    async def _authenticated(self, credentials: abc.Sequence[str], peer: str) -> Verdict:
+        try:
+            verdict = await self.authenticator.authenticate(credentials, peer)
+        except GatewayError as error:
+            self.meters.authenticated("unavailable" if isinstance(error, UnavailableError) else "refused")
+            raise
+        self.meters.authenticated(verdict.cache)
         return verdict
 
 

@@ -46,8 +46,7 @@ class Call:
         """The caller's `x-request-id` is taken where it is short and plain; otherwise the call gets one."""
         # Once: the transport makes it anew whenever it is asked.
         headers = tuple([(key, value) for key, value in context.invocation_metadata() or () if isinstance(value, str)])
-        sent = next((value for key, value in headers if key == REQUEST_ID), "")
-        request_id = sent if _VALID_REQUEST_ID.fullmatch(sent) else str(uuid_utils.uuid7())
+        request_id = request_id_of([value for key, value in headers if key == REQUEST_ID])
         return cls(method, context, RpcRecord(method.lstrip("/"), request_id), headers)
 
     async def send_metadata(self) -> None:
@@ -61,6 +60,20 @@ class Call:
             with reader_loss_as_cancellation():
                 await self.context.send_initial_metadata(((REQUEST_ID, self.record.request_id), *told))
 
+    @property
+    def cancelled_code(self) -> grpc.StatusCode:
+        """What a cancellation is: a deadline that passed, or a caller who is gone."""
+        time_left_s = self.context.time_remaining()
+        is_late = time_left_s is not None and time_left_s <= 0
+        return grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
+
     def header_values(self, name: str) -> list[str]:
         """Every text value that the caller sent under `name`."""
         return [value for key, value in self.headers if key == name]
+
+
+def request_id_of(sent: abc.Sequence[str]) -> str:
+    """The first of the ids that a caller sent, where it is short and plain; otherwise one of ours."""
+    if sent and _VALID_REQUEST_ID.fullmatch(sent[0]):
+        return sent[0]
+    return str(uuid_utils.uuid7())

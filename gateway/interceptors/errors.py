@@ -22,6 +22,7 @@ from gateway.auth import principal_or_none
 from gateway.errors import GatewayError, InternalError, StoreTimeoutError, StoreUnavailableError, cause_of
 from gateway.interceptors.call import REQUEST_ID, Call, reader_loss_as_cancellation
 from gateway.store.errors import DatabaseUnavailableError, StatementTimeoutError
+from gateway.telemetry import RpcRecord
 
 DOMAIN = "evenflow"
 RETRY_PUSHBACK = "grpc-retry-pushback-ms"
@@ -42,31 +43,42 @@ async def errors_as_status(call: Call) -> abc.AsyncIterator[None]:
         yield
     except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
-    except GatewayError as error:
-        # Its frames hold the parsed message, which can be hundreds of megabytes, and the answer takes a while to write.
-        traceback.clear_frames(error.__traceback__)
-        call.error = error
-    except StatementTimeoutError:
-        call.error = StoreTimeoutError()
-    except DatabaseUnavailableError:
-        call.error = StoreUnavailableError()
-    # The edge of the process: whatever it is, one call fails and the gateway goes on.
-    except Exception:
-        call.error = InternalError()
-        log.exception("rpc failed", method=call.record.method, request_id=call.record.request_id)
+    except Exception as error:  # noqa: BLE001 - the edge: whatever it is, one call fails and the gateway goes on
+        call.error = refusal_of(error, call.record)
     if call.error is not None:
-        _log_refusal(call, call.error)
         await _abort(call, call.error)
 
 
-def _log_refusal(call: Call, error: GatewayError) -> None:
+def refusal_of(error: Exception, record: RpcRecord) -> GatewayError:
+    """What the caller is told of `error`; the log has its line."""
+    told = _told(error, record)
+    _log_refusal(record, told)
+    return told
+
+
+def _told(error: Exception, record: RpcRecord) -> GatewayError:
+    match error:
+        case GatewayError():
+            # Its frames hold the parsed message, which can be hundreds of megabytes, and the answer takes a while.
+            traceback.clear_frames(error.__traceback__)
+            return error
+        case StatementTimeoutError():
+            return StoreTimeoutError()
+        case DatabaseUnavailableError():
+            return StoreUnavailableError()
+        case _:
+            log.error("rpc failed", method=record.method, request_id=record.request_id, exc_info=error)
+            return InternalError()
+
+
+def _log_refusal(record: RpcRecord, error: GatewayError) -> None:
     # A generation that was launched writes its own line when it ends.
-    if call.record.generation_id is None:
+    if record.generation_id is None:
         principal = principal_or_none()
         log.info(
             "request refused",
-            method=call.record.method,
-            request_id=call.record.request_id,
+            method=record.method,
+            request_id=record.request_id,
             key=(principal.public_id or principal.name) if principal else None,
             code=error.code.name,
             reason=error.reason,
@@ -82,6 +94,8 @@ async def _abort(call: Call, error: GatewayError) -> None:
     trailers = [(DETAILS, status.SerializeToString()), (REQUEST_ID, call.record.request_id)]
     if error.retry_after_s is not None:
         trailers.append((RETRY_PUSHBACK, str(math.ceil(error.retry_after_s * 1000))))
+    if not call.has_sent_metadata:
+        trailers.extend(call.record.initial_metadata.items())
     with reader_loss_as_cancellation():
         await call.context.abort(error.code, message, tuple(trailers))
 

@@ -12,16 +12,15 @@ from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError, Message
-from opentelemetry import trace
 
-from gateway.auth import Authenticator
 from gateway.errors import FieldViolation, InvalidFieldError, UnknownMethodError
 from gateway.errors_requests import PromptTooLargeError
 from gateway.interceptors.admission_metadata import apply_admission_metadata
-from gateway.interceptors.authentication import authenticate, authorize_message
+from gateway.interceptors.authentication import AUTHORIZATION, Gatekeeper, authorize_message
 from gateway.interceptors.call import Call, Context, reader_loss_as_cancellation
 from gateway.interceptors.errors import errors_as_status
 from gateway.interceptors.list_sizes import require_short_lists
+from gateway.interceptors.measuring import measured
 from gateway.interceptors.routes import is_public
 from gateway.interceptors.tracing import server_span
 from gateway.telemetry import enter_rpc
@@ -37,9 +36,8 @@ Continuation = abc.Callable[[grpc.HandlerCallDetails], abc.Awaitable["Handler | 
 class RpcInterceptor(grpc.aio.ServerInterceptor):
     """Gives each call a request id, a span, an identity, and each failure a status."""
 
-    def __init__(self, authenticator: Authenticator, tracer: trace.Tracer) -> None:
-        self._authenticator = authenticator
-        self._tracer = tracer
+    def __init__(self, gatekeeper: Gatekeeper) -> None:
+        self._gatekeeper = gatekeeper
         self._wrapped: dict[str, Handler] = {}
 
     async def intercept_service(
@@ -60,12 +58,14 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         call = Call.begin(method, context)
         enter_rpc(call.record)
         if is_public(method):
-            async with errors_as_status(call):
-                yield call
+            with measured(call, self._gatekeeper.meters):
+                async with errors_as_status(call):
+                    yield call
             return
-        with server_span(call, self._tracer):
+        with measured(call, self._gatekeeper.meters), server_span(call, self._gatekeeper.tracer):
             async with errors_as_status(call):
-                call.verdict = await authenticate(call, self._authenticator, self._tracer)
+                credentials = call.header_values(AUTHORIZATION)
+                call.verdict = await self._gatekeeper.admit(method, credentials, context.peer())
                 yield call
 
     def _wrap(self, method: str, handler: Handler) -> Handler:
@@ -92,7 +92,7 @@ def _accepted(message: object, call: Call) -> object:
         if isinstance(message, Message):
             require_short_lists(message)
         authorize_message(call.method, message, call.verdict)
-        apply_admission_metadata(message, call)
+        apply_admission_metadata(message, call.header_values)
     return message
 
 

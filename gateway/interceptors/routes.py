@@ -62,6 +62,7 @@ _INFERENCE = {
     "GenerationService/CheckAdmission": _free(own_team, Action.INFER),
     "ModelService/ListModels": _free(own_team, Action.INFER),
     "ModelService/GetModel": _free(own_team, Action.INFER),
+    "ModelService/GetTokenizer": _free(own_team, Action.INFER),
     "QuotaService/GetQuotaStatus": _free(own_team, Action.READ_QUOTA),
     "QuotaService/WatchQuotaStatus": _free(own_team, Action.READ_QUOTA),
 }
@@ -116,6 +117,7 @@ _ADMIN = {
     "ListRoleBindings": _free(listed("parent"), Action.READ),
     "DeleteRoleBinding": _free(at("name"), Action.MANAGE_ROLES),
     "QueryUsage": _free(at("parent"), Action.READ),
+    "QueryDenials": _free(at("parent"), Action.READ),
     "GetSystemStatus": _free(platform, Action.READ),
     "SetSchedulingPolicy": _free(platform, Action.MANAGE_SYSTEM),
     "ListQueue": _free(listed("parent"), Action.READ),

@@ -8,7 +8,8 @@ import grpc
 from opentelemetry import trace
 
 from gateway.interceptors.call import Call
-from gateway.telemetry import ERROR_TYPE, RPC_METHOD, RPC_STATUS_CODE, RPC_SYSTEM, trace_parent
+from gateway.semconv import RPC_METHOD, RPC_STATUS_CODE, RPC_SYSTEM
+from gateway.telemetry import fail_span, trace_parent
 
 
 @contextmanager
@@ -26,9 +27,7 @@ def server_span(call: Call, tracer: trace.Tracer) -> abc.Iterator[None]:
         try:
             yield
         except asyncio.CancelledError:
-            time_left_s = call.context.time_remaining()
-            is_late = time_left_s is not None and time_left_s <= 0
-            code = grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
+            code = call.cancelled_code
             _close(span, code, code.name)
             raise
         except BaseException:
@@ -41,5 +40,4 @@ def server_span(call: Call, tracer: trace.Tracer) -> abc.Iterator[None]:
 
 def _close(span: trace.Span, code: grpc.StatusCode, error_type: str) -> None:
     span.set_attribute(RPC_STATUS_CODE, code.name)
-    span.set_attribute(ERROR_TYPE, error_type)
-    span.set_status(trace.StatusCode.ERROR, error_type)
+    fail_span(span, error_type)

@@ -8,6 +8,8 @@ import asyncio
 import random
 import time
 from collections import abc
+from dataclasses import replace
+from itertools import islice
 from uuid import UUID
 
 from uuid_utils.compat import uuid7
@@ -71,7 +73,12 @@ class LeasedQuota:
             missed=counters.missed,
             overdrawn=counters.overdrawn,
             refresh_s=self._refresh_s,
+            num_replicas=self._book.num_replicas,
         )
+
+    def parts_left(self, is_wanted: abc.Callable[[Limit], bool], max_limits: int) -> abc.Sequence[tuple[Limit, float]]:
+        """See `LeaseBook.parts_left`; of at most `max_limits`."""
+        return list(islice(self._book.parts_left(is_wanted, self._clock_ns()), max_limits))
 
     async def reserve(self, reservation_id: str, limits: abc.Sequence[Limit], charge: Charge) -> Reserved | Denied:
         return await self._decided(self._book.reserve(reservation_id, limits, charge, self._clock_ns()))
@@ -168,7 +175,7 @@ class LeasedQuota:
             del self._futures[id(verdict)]
         if isinstance(decided, StoreUnavailableError | ReservationEndedError):
             raise decided
-        return decided
+        return replace(decided, is_lease_miss=True) if isinstance(decided, Reserved) else decided
 
     async def _wait(self) -> None:
         """Return when the next turn is due."""

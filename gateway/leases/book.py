@@ -70,6 +70,10 @@ class LeaseBook:
         return len(self._shares)
 
     @property
+    def num_replicas(self) -> int:
+        return self._turns.num_replicas
+
+    @property
     def is_cut_off(self) -> bool:
         """Whether the last turn failed."""
         return self._turns.outage is not None
@@ -161,6 +165,13 @@ class LeaseBook:
     def remaining(self, limit: Limit, now_ns: int) -> Remaining:
         """What one more request could take, as far as is known here; a turn after `peek` makes that fresh."""
         return self._shares.adopted(limit).remaining(now_ns)
+
+    def parts_left(self, is_wanted: abc.Callable[[Limit], bool], now_ns: int) -> abc.Iterator[tuple[Limit, float]]:
+        """Of the limits that were used just now and are wanted, what part is left, 0 to 1, as far as is known here."""
+        for share in self._shares:
+            limit = share.limit
+            if is_wanted(limit):
+                yield limit, min(1.0, max(0, share.remaining(now_ns).amount) / (limit.burst or limit.limit))
 
     def next_turn_ns(self, now_ns: int) -> int | None:
         """When a turn should be made for those who wait; None if nobody does."""

@@ -24,6 +24,9 @@ class Shares:
     def __len__(self) -> int:
         return len(self._by_key)
 
+    def __iter__(self) -> abc.Iterator[Share]:
+        return iter(self._by_key.values())
+
     def adopted(self, limit: Limit) -> Share:
         """That of the limit, which is this one from now on."""
         share = self._found(limit)

@@ -52,6 +52,11 @@ class Turns:
         """Since the store last answered; since for ever, where it never has."""
         return now_ns - (self._answered_ns if self._answered_ns is not None else -(1 << 62))
 
+    @property
+    def num_replicas(self) -> int:
+        """That live, with this one, by the store's last answer. 0: there was none."""
+        return self._num_replicas
+
     def plan(self, claims: tuple[Claim, ...], peeked: abc.Set[StoreKey], now_ns: int, *, is_last: bool) -> Batch | None:
         """The next turn, with these claims in it; None if there is nothing to tell or to ask.
 

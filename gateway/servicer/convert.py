@@ -130,6 +130,20 @@ def model_to_pb(info: ModelInfo) -> model_pb2.Model:
     )
 
 
+def tokenizer_to_pb(info: ModelInfo) -> model_pb2.GetTokenizerResponse:
+    return model_pb2.GetTokenizerResponse(
+        name=info.name,
+        tokenizer_json=info.tokenizer_json,
+        chat_template=info.chat_template,
+        bos_token_id=info.bos_token_id,
+        eos_token_ids=info.eos_token_ids,
+        pad_token_id=info.pad_token_id,
+        unk_token_id=info.unk_token_id,
+        add_bos_token=info.add_bos_token,
+        context_tokens=info.context_tokens,
+    )
+
+
 def _logprob_to_pb(token_id: int, entry: TokenLogprobs, tokenizer: Tokenizer) -> pb.TokenLogprob:
     return pb.TokenLogprob(
         token_id=token_id,

@@ -42,7 +42,11 @@ class EndCause(Enum):
 
 @dataclass(slots=True)
 class Progress:
-    """What is known of a running request. Written by its Generation only. Times are on the monotonic clock."""
+    """What is known of a running request. Written by its Generation only. Times are on the monotonic clock.
+
+    arrived_s         when the call came that started it
+    num_reader_holds  how often the engine was told that nobody reads
+    """
 
     started_s: float = field(default_factory=time.monotonic)
     first_token_s: float | None = None
@@ -52,6 +56,8 @@ class Progress:
     num_received_tokens: int = 0
     num_output_tokens: int = 0
     finished: Finished | None = None
+    arrived_s: float = field(default_factory=time.monotonic)
+    num_reader_holds: int = 0
 
     def note_tokens(self, num_tokens: int) -> None:
         """`num_tokens` came from the engine, which therefore began."""

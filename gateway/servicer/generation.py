@@ -14,9 +14,8 @@ import grpc
 from evenflow.inference.v1 import generation_pb2 as pb
 from evenflow.inference.v1.generation_pb2_grpc import GenerationServiceServicer, add_GenerationServiceServicer_to_server
 from gateway.auth import current_principal
-from gateway.servicer.attachment import Served
 from gateway.servicer.launch import Launcher
-from gateway.servicer.limits_snapshot import ratelimit_metadata
+from gateway.servicer.limits_snapshot import tell
 from gateway.servicer.lookup import Lookup
 from gateway.servicer.outcome import Delta
 from gateway.servicer.prompt import encode
@@ -30,12 +29,8 @@ from gateway.servicer.shown import (
 )
 from gateway.servicer.validation import Check, model_name, prompt_from_pb
 from gateway.store.generations import StoredUsage
-from gateway.telemetry import current_rpc
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GenerationService"].full_name
-GENERATION_ID = "x-evenflow-generation-id"
-QUEUE_WAIT = "x-evenflow-queue-wait-ms"
-NS_PER_MS = 1_000_000
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -55,11 +50,12 @@ class GenerationServicer(GenerationServiceServicer):
         served = await self._launcher.launch(request.spec, context.time_remaining())
         if isinstance(served, StoredUsage):
             return stored_response_to_pb(served)
+        tell(served)  # if it fails, in the trailers
         with served.reading(whole=True) as reader:
             async with aclosing(reader.messages()) as messages:
                 deltas = [event async for _, event in messages if isinstance(event, Delta)]
         response = response_to_pb(served, deltas)
-        _tell(served)
+        tell(served)  # now of how long it waited, too
         return response
 
     async def StreamGenerate(
@@ -70,7 +66,7 @@ class GenerationServicer(GenerationServiceServicer):
             for message in stored_stream_to_pb(served):
                 yield message
             return
-        _tell(served)
+        tell(served)
         sequence = 0
         with served.reading() as reader:
             async with aclosing(reader.messages()) as messages:
@@ -104,16 +100,3 @@ class GenerationServicer(GenerationServiceServicer):
 
     async def CheckAdmission(self, request: pb.CheckAdmissionRequest, context: Context) -> pb.CheckAdmissionResponse:
         return forecast_to_pb(await self._launcher.forecast(request.spec))
-
-
-def _tell(served: Served) -> None:
-    """What the caller learns before the first message, even of a stream that is cut there."""
-    rpc = current_rpc()
-    if rpc is None:
-        return
-    rpc.initial_metadata[GENERATION_ID] = served.transcript.generation_id
-    if served.generation is not None and not served.is_replay:
-        rpc.initial_metadata.update(ratelimit_metadata(served.generation.job.admitted.limits_left))
-    outcome = served.transcript.outcome
-    if outcome is not None and outcome.timings is not None:
-        rpc.initial_metadata[QUEUE_WAIT] = str(outcome.timings.queue_ns // NS_PER_MS)

@@ -35,6 +35,10 @@ class HealthServicer:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def is_serving(self, service: str) -> bool:
+        """Whether the service can be used now."""
+        return self._is_serving[service] and not self._is_stopping
+
     def stop(self) -> None:
         """Every service is NOT_SERVING, for good."""
         self._is_stopping = True

@@ -5,12 +5,10 @@ them, and what fails there gives it back; a reservation that is cancelled while 
 to undo. What may have ended during the awaits before (the caller's time, the key, this gateway) is looked at once more.
 """
 
-import asyncio
-import math
 import secrets
 from collections import abc
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from uuid import UUID
 
@@ -22,29 +20,35 @@ from gateway.admission import Admission, Forecast
 from gateway.admission_terms import Admitted, Demand
 from gateway.auth import Principal, current_principal
 from gateway.engine_client import EngineRequest, ModelInfo, Sampling
-from gateway.errors import FieldViolation, InvalidFieldError, NoEngineError
-from gateway.errors_requests import ContextLengthError, DeadlineExceededError, ExceedsKvPoolError
+from gateway.errors import FieldViolation, GatewayError, InvalidFieldError, NoEngineError
+from gateway.errors_requests import ContextLengthError, ExceedsKvPoolError
+from gateway.meters import Meters
+from gateway.semconv import ADMISSION_SPAN
+from gateway.servicer.admission_span import note_admitted, note_refused
 from gateway.servicer.ask import GenerationAsk
 from gateway.servicer.attachment import Served
+from gateway.servicer.deadline import Deadline
 from gateway.servicer.journal import JournalSizes
+from gateway.servicer.limits_snapshot import tell_limits
 from gateway.servicer.live import LiveGenerations
-from gateway.servicer.prompt import encode
+from gateway.servicer.measuring import measured_admission
+from gateway.servicer.prompt import Prompts
 from gateway.servicer.record import Recorder
 from gateway.servicer.relay import Generation, Job
-from gateway.servicer.request_ids import RequestIds
+from gateway.servicer.request_ids import Claim, RequestIds
 from gateway.servicer.served_models import ServedModel, ServedModels
 from gateway.servicer.validation import ask_from_pb
 from gateway.store.generations import StoredUsage
-from gateway.telemetry import ADMISSION_SPAN, NUM_LIMITS, RESERVED_TOKENS, current_rpc, inner_span, trace_headers
+from gateway.telemetry import current_rpc, inner_span, trace_headers
 
 DEFAULT_MAX_OUTPUT_TOKENS = 1024
-# The engine stops this long before the caller's deadline, so that the answer still reaches the caller.
-DEADLINE_MARGIN = 0.1
-MAX_DEADLINE_MARGIN_S = 0.25
-# A longer one is as good as this; in nanoseconds it has to fit 64 bits.
-MAX_DEADLINE_S = 365 * 86_400.0
-NS_PER_S = 1_000_000_000
 SEED_BITS = 63
+
+Named = Served | Claim | None
+"""What is under a request id, or is to be; None: there is no id."""
+
+Held = dict[str, Admitted]
+"""Admitted and not started, by generation id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Launcher:
     recorder: Recorder
     tracer: trace.Tracer
     sizes: JournalSizes
+    meters: Meters = field(default_factory=Meters)
 
     async def launch(
         self, spec: pb.GenerationSpec, time_left_s: float | None, *, reports_queue: bool = False
@@ -66,44 +71,97 @@ class Launcher:
 
         `reports_queue`: its messages tell of its place while it waits. Raises GatewayError; then nothing was reserved.
         """
-        deadline = Deadline.after(time_left_s)
-        principal, ask = current_principal(), ask_from_pb(spec)
-        wish = Wish(principal, ask, deadline, uuid7(), reports_queue)
-        with self.live.launching():
-            return await (self._launch_named(wish) if ask.request_id else self._launch_new(wish))
+        launched = await self.launch_all((spec,), time_left_s, reports_queue=reports_queue)
+        return launched if isinstance(launched, StoredUsage) else launched[0]
 
-    async def _launch_named(self, wish: "Wish") -> Served | StoredUsage:
-        principal, ask = wish.principal, wish.ask
+    async def launch_all(
+        self, specs: abc.Sequence[pb.GenerationSpec], time_left_s: float | None, *, reports_queue: bool = False
+    ) -> list[Served] | StoredUsage:
+        """What `launch` returns for each, in order. All are admitted before one is started; else none is.
+
+        Nor is one where the output of another is gone: that one's usage is returned.
+        """
+        deadline = Deadline.after(time_left_s)
+        principal, asks = current_principal(), [ask_from_pb(spec) for spec in specs]
+        with self.live.launching(), self._given_back_on_failure() as held:
+            async with AsyncExitStack() as claims:
+                named = await self._find_or_claim_all(principal, asks, claims)
+                if isinstance(named, StoredUsage):
+                    return named
+                wishes = {
+                    index: Wish(principal, ask, deadline, name.row.generation_id if name else uuid7(), reports_queue)
+                    for index, (ask, name) in enumerate(zip(asks, named, strict=True))
+                    if not isinstance(name, Served)
+                }
+                prompts = Prompts()
+                jobs = {index: await self._prepare(wish, prompts, held) for index, wish in wishes.items()}
+                if jobs:
+                    deadline.require_left()
+                    self.admission.require_unchanged(principal)
+                return self._start_all(named, jobs, held)
+
+    async def _find_or_claim_all(
+        self, principal: Principal, asks: abc.Sequence[GenerationAsk], claims: AsyncExitStack
+    ) -> list[Named] | StoredUsage:
+        named: list[Named] = []
+        for ask in asks:
+            name = await self._find_or_claim(principal, ask, claims)
+            if isinstance(name, StoredUsage):
+                return name
+            named.append(name)
+        return named
+
+    async def _find_or_claim(
+        self, principal: Principal, ask: GenerationAsk, claims: AsyncExitStack
+    ) -> Named | StoredUsage:
+        """What the request id stands for, or the claim on it; None where the request has none."""
+        if not ask.request_id:
+            return None
         found = await self.request_ids.find(principal, ask)
         if found is not None:
             return Served.found(found)
         self.admission.require_open()
-        async with self.request_ids.claim(principal, ask) as claim:
-            if claim.stored is not None:
-                return claim.stored
-            served = await self._launch_new(replace(wish, generation_id=claim.row.generation_id))
-            assert served.generation is not None, "it is new"
-            self.request_ids.started(claim, served.generation)
-            return served
+        claim = await claims.enter_async_context(self.request_ids.claim(principal, ask))
+        return claim if claim.stored is None else claim.stored
 
-    async def _launch_new(self, wish: "Wish") -> Served:
+    async def _prepare(self, wish: "Wish", prompts: Prompts, held: Held) -> Job:
+        """Everything but the start; the quota is in `held`."""
         self.admission.require_open()
-        model, prompt_token_ids, demand = await self._size(wish)
+        with self.meters.stage("tokenize"):
+            model, prompt_token_ids, demand = await self._size(wish, prompts)
         wish.deadline.require_left()
-        admitted = await self._admit(wish.principal, demand)
-        with self._released_on_failure(admitted):
-            wish.deadline.require_left()
-            self.admission.require_unchanged(wish.principal)
-            request = engine_request(wish, admitted, prompt_token_ids)
-            request = self.recorder.accountable(request, wish.principal, wish.ask, admitted)
-            job = Job(wish.principal, wish.ask, model, admitted, request, wish.deadline.give_up_at_s)
-            generation = self._start(job)
+        admitting = self._admit(wish.principal, demand, held)
+        admitted = await measured_admission(self.meters, wish.principal, admitting)
+        request = engine_request(wish, admitted, prompt_token_ids)
+        request = self.recorder.accountable(request, wish.principal, wish.ask, admitted)
+        return Job(wish.principal, wish.ask, model, admitted, request, wish.deadline.give_up_at_s)
+
+    def _start_all(self, named: abc.Sequence[Named], jobs: abc.Mapping[int, Job], held: Held) -> list[Served]:
+        """Each is started, or was before. If one cannot be, those started before it are told to end."""
+        launched: list[Served] = []
+        try:
+            for index, name in enumerate(named):
+                launched.append(self._start_under(name, jobs.get(index), held))
+        except BaseException:
+            for served in launched:
+                served.abandon()
+            raise
+        return launched
+
+    def _start_under(self, name: Named, job: Job | None, held: Held) -> Served:
+        if isinstance(name, Served):
+            return name
+        assert job is not None, "what was not found is new"
+        generation = self._start(job)
+        del held[job.generation_id]
+        if name is not None:
+            self.request_ids.started(name, generation)
         return Served(generation, generation.transcript, is_replay=False)
 
     async def forecast(self, spec: pb.GenerationSpec) -> Forecast:
         """Whether `launch` would start a generation now. Raises GatewayError for what has nothing to do with quota."""
         wish = Wish(current_principal(), ask_from_pb(spec), Deadline.after(None), uuid7(), reports_queue=False)
-        model, _, demand = await self._size(wish)
+        model, _, demand = await self._size(wish, Prompts())
         forecast = await self.admission.forecast(wish.principal, demand)
         try:
             stats = await model.engine.stats()
@@ -111,12 +169,12 @@ class Launcher:
             return forecast
         return replace(forecast, queue_wait_ns=stats.new_request_wait_ns if stats.num_waiting else 0)
 
-    async def _size(self, wish: "Wish") -> tuple[ServedModel, tuple[int, ...], Demand]:
+    async def _size(self, wish: "Wish", prompts: Prompts) -> tuple[ServedModel, tuple[int, ...], Demand]:
         """The model, the prompt in its tokens, and what that asks for."""
         ask = wish.ask
         model = self.models.resolve(ask.model, wish.principal.model_grants, "spec.model")
         check_stop_tokens(ask, model.info)
-        prompt_token_ids = await encode(ask.prompt, model, "spec")
+        prompt_token_ids = await prompts.encode(ask.prompt, model, "spec")
         demand = Demand(
             generation_id=str(wish.generation_id),
             model=model.info.name,
@@ -127,67 +185,44 @@ class Launcher:
         )
         return model, prompt_token_ids, demand
 
-    async def _admit(self, principal: Principal, demand: Demand) -> Admitted:
+    async def _admit(self, principal: Principal, demand: Demand, held: Held) -> Admitted:
         with inner_span(self.tracer, ADMISSION_SPAN) as span:
-            admitted = await self.admission.admit(principal, demand)
-            with self._released_on_failure(admitted):
-                span.set_attribute(RESERVED_TOKENS, admitted.reserved_tokens)
-                span.set_attribute(NUM_LIMITS, len(admitted.limits_left))
+            try:
+                admitted = held[demand.generation_id] = await self.admission.admit(principal, demand)
+            except GatewayError as error:
+                if error.quota_violations:
+                    # What is left may have no answer now; the refusal has one.
+                    with suppress(GatewayError):
+                        tell_limits(self.admission.limits_left(principal, demand))
+                note_refused(span, error)
+                raise
+            note_admitted(span, admitted)
             return admitted
 
     @contextmanager
-    def _released_on_failure(self, admitted: Admitted) -> abc.Iterator[None]:
+    def _given_back_on_failure(self) -> abc.Iterator[Held]:
+        """What has not been started when the block fails holds nothing any more."""
+        held: Held = {}
         try:
-            yield
+            yield held
         except BaseException:
-            self.admission.release(admitted)
+            for admitted in held.values():
+                self.admission.release(admitted)
             raise
 
     def _start(self, job: Job) -> Generation:
         rpc = current_rpc()
         if rpc is not None:
             rpc.generation_id = job.generation_id
-        span = self.recorder.begin_span(job)
+        told = self.recorder.begin_span(job)
         request_id = rpc.request_id if rpc is not None else ""
-        on_end = partial(self.recorder.ended, span, request_id)
-        generation, headers = Generation(job, self.sizes, on_end, self.recorder.on_disk), trace_headers(span)
+        on_end, headers = partial(self.recorder.ended, told, request_id), trace_headers(told.span)
+        generation = Generation(job, self.sizes, on_end, self.recorder.on_disk, told.watched)
+        if rpc is not None:
+            generation.progress.arrived_s = rpc.arrived_s
         self.live.add(generation)
         generation.start(headers)
         return generation
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """The caller's deadline on the event loop's clock, and the earlier moments by which engine and gateway stop."""
-
-    at_s: float | None
-    margin_s: float
-
-    @classmethod
-    def after(cls, time_left_s: float | None) -> "Deadline":
-        if time_left_s is None or math.isinf(time_left_s):
-            return cls(None, 0.0)
-        time_left_s = min(time_left_s, MAX_DEADLINE_S)
-        margin_s = min(MAX_DEADLINE_MARGIN_S, DEADLINE_MARGIN * time_left_s)
-        return cls(asyncio.get_running_loop().time() + time_left_s, margin_s)
-
-    @property
-    def give_up_at_s(self) -> float | None:
-        """When the gateway answers without the engine: after the engine's deadline, before the caller's."""
-        return None if self.at_s is None else self.at_s - self.margin_s / 2
-
-    @property
-    def engine_ns(self) -> int | None:
-        """What is left for the engine from now on."""
-        if self.at_s is None:
-            return None
-        return int((self.at_s - self.margin_s - asyncio.get_running_loop().time()) * NS_PER_S)
-
-    def require_left(self) -> None:
-        """Raises DeadlineExceededError if the engine would have no time at all."""
-        left_ns = self.engine_ns
-        if left_ns is not None and left_ns <= 0:
-            raise DeadlineExceededError
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
-"""What is left of a caller's limits, as metadata entries of an answer.
+"""What a caller is told beside its answer, in the metadata: which generation it is, and what is left of its limits.
 
-Names and durations are those that clients of hosted models know from HTTP: `x-ratelimit-remaining-tokens: 1200`,
-`x-ratelimit-reset-tokens: 6m0s`.
+Names and durations of limits are those that clients of hosted models know from HTTP:
+`x-ratelimit-remaining-tokens: 1200`, `x-ratelimit-reset-tokens: 6m0s`.
 """
 
 from collections import abc
 
 from gateway.quota_terms import Dimension, Limit, Mode, Remaining
+from gateway.servicer.attachment import Served
+from gateway.telemetry import current_rpc
 
 NOUNS = {
     Dimension.REQUESTS: "requests",
@@ -15,6 +17,28 @@ NOUNS = {
     Dimension.OUTPUT_TOKENS: "output-tokens",
 }
 NS_PER_MS, MS_PER_S = 1_000_000, 1000
+GENERATION_ID = "x-evenflow-generation-id"
+QUEUE_WAIT = "x-evenflow-queue-wait-ms"
+
+
+def tell(served: Served) -> None:
+    """The call's record has what its caller learns before the first message, even of a stream that is cut there."""
+    rpc = current_rpc()
+    if rpc is None:
+        return
+    rpc.initial_metadata[GENERATION_ID] = served.transcript.generation_id
+    if served.generation is not None and not served.is_replay:
+        tell_limits(served.generation.job.admitted.limits_left)
+    outcome = served.transcript.outcome
+    if outcome is not None and outcome.timings is not None:
+        rpc.initial_metadata[QUEUE_WAIT] = str(outcome.timings.queue_ns // NS_PER_MS)
+
+
+def tell_limits(limits_left: abc.Iterable[tuple[Limit, Remaining]]) -> None:
+    """The call's record has what its caller is told of them, whether it was admitted or refused."""
+    rpc = current_rpc()
+    if rpc is not None:
+        rpc.initial_metadata.update(ratelimit_metadata(limits_left))
 
 
 def ratelimit_metadata(limits_left: abc.Iterable[tuple[Limit, Remaining]]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import grpc
 from evenflow.inference.v1 import model_pb2 as pb
 from evenflow.inference.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
 from gateway.auth import current_principal
-from gateway.servicer.convert import model_to_pb
+from gateway.servicer.convert import model_to_pb, tokenizer_to_pb
 from gateway.servicer.served_models import ServedModels
 from gateway.servicer.validation import Check, model_name
 
@@ -37,3 +37,9 @@ class ModelServicer(ModelServiceServicer):
         check.finish()
         model = self._models.resolve(name, current_principal().model_grants, "name")
         return pb.GetModelResponse(model=model_to_pb(model.info))
+
+    async def GetTokenizer(self, request: pb.GetTokenizerRequest, context: Context) -> pb.GetTokenizerResponse:
+        check = Check("name")
+        name = model_name(request.name, check)
+        check.finish()
+        return tokenizer_to_pb(self._models.resolve(name, current_principal().model_grants, "name").info)

@@ -9,6 +9,22 @@ from gateway.servicer.served_models import ServedModel
 from gateway.tokenizer import ChatMessage, PromptError, PromptTooLargeError
 
 
+class Prompts:
+    """The prompts of one call. Its choices ask for the same one, which is encoded once."""
+
+    def __init__(self) -> None:
+        self._encoded: list[tuple[ServedModel, Prompt, tuple[int, ...]]] = []
+
+    async def encode(self, prompt: Prompt, model: ServedModel, path: str) -> tuple[int, ...]:
+        """As `encode`."""
+        for known_model, known_prompt, known_ids in self._encoded:
+            if known_model is model and known_prompt == prompt:
+                return known_ids
+        ids = await encode(prompt, model, path)
+        self._encoded.append((model, prompt, ids))
+        return ids
+
+
 async def encode(prompt: Prompt, model: ServedModel, path: str) -> tuple[int, ...]:
     """The prompt's tokens, at least one; `path` is where the prompt is in the request ("spec", or "" for the top).
 

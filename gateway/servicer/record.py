@@ -1,23 +1,25 @@
 """What is left of a request when it has ended: its settlement, its ledger event, its span and its log line."""
 
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from time import monotonic
 from uuid import UUID
 
 import structlog
 from opentelemetry import trace
 
-from gateway import telemetry
 from gateway.admission import Admission
 from gateway.admission_terms import Admitted
 from gateway.auth import Principal
 from gateway.engine_client import EngineRequest
 from gateway.errors import cause_of
 from gateway.ledger import Ledger
-from gateway.servicer.ask import ChatPrompt, GenerationAsk
+from gateway.meters import Meters
+from gateway.servicer.ask import GenerationAsk
+from gateway.servicer.generation_trace import GenerationTrace, Settlement, TraceOptions
 from gateway.servicer.live import LiveGenerations
+from gateway.servicer.measuring import ended_of
 from gateway.servicer.outcome import FinishReason, Outcome
 from gateway.servicer.relay import Generation, Job
 from gateway.servicer.request_ids import RequestIds
@@ -39,6 +41,8 @@ class Recorder:
         live: LiveGenerations,
         request_ids: RequestIds,
         tracer: trace.Tracer,
+        meters: Meters | None = None,
+        options: TraceOptions | None = None,
     ) -> None:
         self._admission = admission
         self._ledger = ledger
@@ -46,6 +50,8 @@ class Recorder:
         self._live = live
         self._request_ids = request_ids
         self._tracer = tracer
+        self._options = options or TraceOptions()
+        self._meters = meters or Meters()
 
     def accountable(
         self, request: EngineRequest, principal: Principal, ask: GenerationAsk, admitted: Admitted
@@ -72,43 +78,27 @@ class Recorder:
         """Return when every event so far would survive this process."""
         await self._ledger.on_disk()
 
-    def begin_span(self, job: Job) -> trace.Span:
-        """The CLIENT span of the engine call, child of the RPC's; that one itself where it is not recorded."""
-        outer = trace.get_current_span()
-        if telemetry.is_left_out(outer):
-            return outer
-        operation = "chat" if isinstance(job.ask.prompt, ChatPrompt) else "text_completion"
-        model, sampling = job.model.info.name, job.request.sampling
-        return self._tracer.start_span(
-            f"{operation} {model}",
-            kind=trace.SpanKind.CLIENT,
-            attributes={
-                telemetry.GEN_AI_OPERATION: operation,
-                telemetry.GEN_AI_PROVIDER: telemetry.PROVIDER,
-                telemetry.GEN_AI_REQUEST_MODEL: model,
-                telemetry.GEN_AI_REQUEST_MAX_TOKENS: job.request.max_output_tokens,
-                telemetry.GEN_AI_REQUEST_TEMPERATURE: sampling.temperature,
-                telemetry.GEN_AI_REQUEST_TOP_P: sampling.top_p,
-                telemetry.GEN_AI_REQUEST_TOP_K: sampling.top_k,
-                telemetry.GENERATION_ID: job.generation_id,
-                telemetry.ORGANIZATION: job.principal.organization or "",
-                telemetry.TEAM: job.principal.team or "",
-                telemetry.PRIORITY_CLASS: job.request.priority_class.name,
-            },
-        )
+    def begin_span(self, job: Job) -> GenerationTrace:
+        """The span of the engine call, child of the RPC's; that one itself where it is not recorded."""
+        return GenerationTrace(self._tracer, self._options, job)
 
-    def ended(self, span: trace.Span, request_id: str, generation: Generation, outcome: Outcome) -> None:
+    def ended(self, told: GenerationTrace, request_id: str, generation: Generation, outcome: Outcome) -> None:
         """It is settled, on its way to the ledger, and no longer live: each, whatever becomes of the others."""
         job = generation.job
         is_billed = outcome.error is None or outcome.usage.num_billed_tokens > 0
-        with ExitStack() as steps:  # the last one is the first to happen
+        ledger = "none" if not generation.progress.is_accepted else "spool" if self._ledger.is_behind else "db"
+        with self._meters.stage("settle"), ExitStack() as steps:  # the last one is the first to happen
+            steps.callback(self._measure, generation, outcome)
             steps.callback(_log_line, request_id, generation, outcome)
-            steps.callback(_end_span, span, generation, outcome)
+            steps.callback(told.end, generation, outcome, Settlement(time.time_ns(), ledger))
             steps.callback(self._settle, job, outcome, is_accepted=generation.progress.is_accepted)
             if generation.progress.is_accepted:
                 steps.callback(self._account, generation, outcome)
             steps.callback(self._request_ids.ended, job.generation_id, is_billed=is_billed)
             steps.callback(self._live.remove, generation, answers_retries=is_billed)
+
+    def _measure(self, generation: Generation, outcome: Outcome) -> None:
+        self._meters.ended(ended_of(generation, outcome))
 
     def _account(self, generation: Generation, outcome: Outcome) -> None:
         self._ledger.record(_usage_event(generation, outcome))
@@ -163,23 +153,6 @@ def _usage_event(generation: Generation, outcome: Outcome) -> UsageEvent:
     )
 
 
-def _end_span(span: trace.Span, generation: Generation, outcome: Outcome) -> None:
-    usage, progress = outcome.usage, generation.progress
-    span.set_attribute(telemetry.GEN_AI_RESPONSE_ID, generation.job.generation_id)
-    span.set_attribute(telemetry.GEN_AI_RESPONSE_MODEL, generation.job.model.info.name)
-    span.set_attribute(telemetry.GEN_AI_FINISH_REASONS, (outcome.finish_reason.value,))
-    span.set_attribute(telemetry.GEN_AI_INPUT_TOKENS, usage.num_input_tokens)
-    span.set_attribute(telemetry.GEN_AI_CACHED_TOKENS, usage.num_cached_input_tokens)
-    span.set_attribute(telemetry.GEN_AI_OUTPUT_TOKENS, usage.num_output_tokens)
-    span.set_attribute(telemetry.BILLED_TOKENS, usage.num_billed_tokens)
-    if progress.first_token_s is not None:
-        span.set_attribute(telemetry.GEN_AI_FIRST_CHUNK_S, progress.first_token_s - progress.started_s)
-    if outcome.error is not None:
-        span.set_attribute(telemetry.ERROR_TYPE, outcome.error.reason)
-        span.set_status(trace.StatusCode.ERROR, outcome.error.reason)
-    span.end()
-
-
 def _log_line(request_id: str, generation: Generation, outcome: Outcome) -> None:
     job, progress = generation.job, generation.progress
     first_token_s = progress.first_token_s
@@ -198,6 +171,6 @@ def _log_line(request_id: str, generation: Generation, outcome: Outcome) -> None
         output_tokens=outcome.usage.num_output_tokens,
         num_preemptions=outcome.num_preemptions,
         first_token_ms=None if first_token_s is None else round((first_token_s - progress.started_s) * 1000, 1),
-        duration_ms=round((monotonic() - progress.started_s) * 1000, 1),
+        duration_ms=round((time.monotonic() - progress.started_s) * 1000, 1),
         **cause_of(outcome.error),
     )

@@ -35,6 +35,7 @@ from gateway.servicer.journal import Journal, JournalSizes
 from gateway.servicer.outcome import Continued, Delta, Outcome, Paused, Queued, Started
 from gateway.servicer.served_models import ServedModel
 from gateway.servicer.transcript import Transcript
+from gateway.servicer.watched_text import WatchedText
 from gateway.tokenizer import OutputText
 
 # How long the engine may take to answer a cancellation, before the call is dropped and billed by what was received. It
@@ -86,13 +87,15 @@ class Generation:
         sizes: JournalSizes,
         on_end: abc.Callable[["Generation", Outcome], None],
         on_disk: abc.Callable[[], abc.Awaitable[None]],
+        watched: abc.Callable[[OutputText], OutputText | WatchedText] = lambda text: text,
     ) -> None:
-        """`on_end` is called once, at the end; `on_disk` returns when what that left is on disk."""
+        """`on_end` is called once, at the end; `on_disk` returns when what that left is on disk; `watched` has a look
+        at the making of the text."""
         self.job = job
         self.progress = Progress()
         self.journal = Journal(sizes, self._hold)
         self.transcript = _transcript(job, self.journal)
-        self._text = OutputText(job.model.tokenizer, job.ask.stopping.stop, _hidden_token_ids(job))
+        self._text = watched(OutputText(job.model.tokenizer, job.ask.stopping.stop, _hidden_token_ids(job)))
         output = job.ask.output
         self._keeps_ids = output.returns_token_ids or output.num_logprobs is not None
         self._on_end = on_end
@@ -256,6 +259,7 @@ class Generation:
         if self._call is None or self.outcome is not None:
             return
         if is_held:
+            self.progress.num_reader_holds += 1
             self._call.reader_blocked()
         else:
             self._call.reader_ready()

@@ -14,6 +14,7 @@ import structlog
 from gateway.engine_client import EngineClient, ModelInfo
 from gateway.errors import FieldViolation, GatewayError, InvalidFieldError, NoEngineError, cause_of
 from gateway.errors_requests import ModelNotFoundError
+from gateway.status import EngineReport, EngineStats
 from gateway.tokenizer import SpecialTokens, Tokenizer, UnusableTokenizerError
 
 RETRY_S = 0.2
@@ -55,6 +56,14 @@ class ServedModels:
         known = self._last_known.get(address)
         return known.info.name if known else ""
 
+    async def reports(self) -> tuple[EngineReport, ...]:
+        """What each engine says of itself now."""
+        return tuple(await asyncio.gather(*(self._report(engine) for engine in self._engines)))
+
+    async def stats(self) -> list[EngineStats]:
+        """The figures of those that answer."""
+        return [report.stats for report in await self.reports() if report.stats is not None]
+
     def granted(self, grants: abc.Set[str]) -> list[ModelInfo]:
         """The models that can be used now by a key with these grants (none: every model), by name."""
         by_name = {model.info.name: model.info for model in self._ready.values() if _is_granted(model, grants)}
@@ -84,6 +93,13 @@ class ServedModels:
         async with asyncio.TaskGroup() as group:
             for engine in self._engines:
                 group.create_task(self._follow(engine))
+
+    async def _report(self, engine: EngineClient) -> EngineReport:
+        try:
+            stats = await engine.stats()
+        except NoEngineError:
+            stats = None
+        return EngineReport(engine.address, self.model_name_at(engine.address), stats)
 
     async def _follow(self, engine: EngineClient) -> None:
         while True:

@@ -11,7 +11,7 @@ from collections import abc
 from uuid import UUID
 
 import structlog
-from sqlalchemy import Select, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import selectinload
 
@@ -20,6 +20,7 @@ from gateway.store.db import Database
 from gateway.store.errors import DatabaseUnavailableError
 from gateway.store.identity_models import JwtIssuerRow, RoleBindingRow
 from gateway.store.identity_snapshot import ChangedIdentity
+from gateway.store.journal_models import AuditEventRow
 from gateway.store.models import (
     ApiKeyRow,
     OrganizationRow,
@@ -39,11 +40,20 @@ log = structlog.get_logger(__name__)
 
 
 class TenancyCache:
-    """Holds the newest snapshot that this process has read. All of it runs on one event loop."""
+    """Holds the newest snapshot that this process has read. All of it runs on one event loop.
 
-    def __init__(self, database: Database, clock: abc.Callable[[], float] = time.monotonic) -> None:
+    `on_change` is told, of each change after the first reading, how many seconds later this process has it.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: abc.Callable[[], float] = time.monotonic,
+        on_change: abc.Callable[[float], None] = lambda _: None,
+    ) -> None:
         self._database = database
         self._clock = clock
+        self._on_change = on_change
         self._snapshot = EMPTY_SNAPSHOT
         self._confirmed_at: float | None = None
         self._lock = asyncio.Lock()
@@ -132,10 +142,22 @@ class TenancyCache:
                 log.error("policy revision went back", seen=self._snapshot.revision, found=revision)
                 return
             if revision > self._snapshot.revision:
-                self._snapshot = advance(self._snapshot, await read_changed(session, self._snapshot.revision, revision))
+                seen = self._snapshot.revision
+                changed = await read_changed(session, seen, revision)
+                age_s = await read_age_s(session)
+                self._snapshot = advance(self._snapshot, changed)
                 self._advanced.set()
                 self._advanced = asyncio.Event()
+                if seen >= 0 and age_s is not None:
+                    self._on_change(age_s)
         self._confirmed_at = asked_at
+
+
+async def read_age_s(session: AsyncSession) -> float | None:
+    """How long ago the newest change was made, by the database's clock; None where there was none."""
+    age = func.extract("epoch", func.clock_timestamp() - AuditEventRow.event_time)
+    found = await session.scalar(select(age).order_by(AuditEventRow.id.desc()).limit(1))
+    return None if found is None else float(found)
 
 
 async def read_changed(session: AsyncSession, seen: int, revision: int) -> ChangedRows:

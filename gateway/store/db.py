@@ -16,7 +16,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.pool import QueuePool
 
+from gateway.status import PoolReport
 from gateway.store.errors import (
     DatabaseUnavailableError,
     DatabaseUrlError,
@@ -126,6 +128,13 @@ class Database:
         async with self.session() as session:
             number = (await session.execute(text("SELECT current_setting('server_version_num')::int"))).scalar_one()
         require_supported(number)
+
+    def pool(self) -> PoolReport:
+        """Its connections now."""
+        pool = self._engine.pool
+        assert isinstance(pool, QueuePool), "the kind that create_async_engine makes"
+        most = self._options.pool_size + self._options.max_overflow
+        return PoolReport(pool.checkedout(), pool.checkedin(), most)
 
     async def close(self) -> None:
         """Every connection is closed."""

@@ -30,6 +30,11 @@ class Outage:
         self._event = event
         self._is_on = False
 
+    @property
+    def is_on(self) -> bool:
+        """Whether the last attempt failed."""
+        return self._is_on
+
     def note(self, error: Exception, **figures: object) -> None:
         """An attempt failed. The first one of an outage is logged."""
         if not self._is_on:

@@ -130,11 +130,19 @@ class TenancySnapshot:
 
     def team_name(self, path: tuple[str, ...]) -> str:
         """`organizations/acme/teams/search` of the ids that an engine knows; one that is unknown here keeps its ids."""
+        team = self._team_at(path)
+        return "/".join(path) if team is None else f"organizations/{team.organization.slug}/teams/{team.slug}"
+
+    def weights_of(self, path: tuple[str, ...]) -> tuple[float, float] | None:
+        """The organization's and the team's of the ids that an engine knows; None for one that is unknown here."""
+        team = self._team_at(path)
+        return None if team is None else (team.organization.weight, team.weight)
+
+    def _team_at(self, path: tuple[str, ...]) -> TeamRecord | None:
         try:
-            team = self.teams[UUID(path[-1])]
+            return self.teams[UUID(path[-1])]
         except (KeyError, ValueError, IndexError):
-            return "/".join(path)
-        return f"organizations/{team.organization.slug}/teams/{team.slug}"
+            return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from gateway.tokenizer.errors import (
     TokenizerError,
     UnusableTokenizerError,
 )
+from gateway.tokenizer.folder import tokenizer_files
 from gateway.tokenizer.output_text import OutputText, TextDelta
 from gateway.tokenizer.special_tokens import SpecialTokens
 from gateway.tokenizer.tokenizer import Tokenizer
@@ -27,4 +28,5 @@ __all__ = [
     "Tokenizer",
     "TokenizerError",
     "UnusableTokenizerError",
+    "tokenizer_files",
 ]

@@ -50,8 +50,9 @@ class Tokenizer:
         cls, tokenizer_json: bytes, chat_template: str, special: SpecialTokens, context_tokens: int
     ) -> "Tokenizer":
         """Takes some tenths of a second. Raises UnusableTokenizerError; a bad chat template only refuses chats."""
-        backend, description = _load(tokenizer_json)
-        template = ChatTemplate(chat_template, _special_texts(backend, special))
+        backend = load_backend(tokenizer_json)
+        description = json.loads(backend.to_str())
+        template = ChatTemplate(chat_template, special_texts(backend, special))
         return cls(
             backend=backend,
             template=template,
@@ -137,7 +138,8 @@ class Tokenizer:
             raise InvalidTextError("the text holds a lone surrogate, which is no character") from err
 
 
-def _load(tokenizer_json: bytes) -> tuple[Backend, Json]:
+def load_backend(tokenizer_json: bytes) -> Backend:
+    """The library's tokenizer, which neither cuts nor fills up. Raises UnusableTokenizerError."""
     try:
         backend = Backend.from_buffer(tokenizer_json)
     except Exception as err:  # the library raises plain Exception
@@ -145,10 +147,10 @@ def _load(tokenizer_json: bytes) -> tuple[Backend, Json]:
     # A file may ask for either; a prompt is neither cut nor filled up behind the caller's back.
     backend.no_truncation()
     backend.no_padding()
-    return backend, json.loads(backend.to_str())
+    return backend
 
 
-def _special_texts(backend: Backend, special: SpecialTokens) -> dict[str, str]:
+def special_texts(backend: Backend, special: SpecialTokens) -> dict[str, str]:
     """The names that chat templates know, of the tokens that the model has."""
     ids = {
         "bos_token": special.bos_token_id,

@@ -191,6 +191,10 @@ class Fair:
         leaf = self._tree(flow).leaf(flow)
         return tuple(self._quantities.step_bound(node) for node in downwards(leaf))
 
+    def gap_bound(self) -> float:
+        """Optional, for the statistics: 2Θ + 2δ where that is most."""
+        return max((tree.gap_bound() for tree in self._trees.values()), default=0.0)
+
     def snapshot(self) -> bytes:
         return snapshots.dump("fair", **state.dump(self._trees))
 

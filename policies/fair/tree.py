@@ -140,6 +140,12 @@ class Tree:
         """The node of a path, if it is known."""
         return self._nodes.get(key)
 
+    def gap_bound(self) -> float:
+        """2Θ + 2δ of the lightest wanting child, at the parent where that is most; 0 where nobody has a sibling."""
+        step_cost = self.quantities.step_cost
+        parents = (node for node in self._nodes.values() if len(node.children) > 1)
+        return max((2 * (node.theta + step_cost / node.least_weight) for node in parents), default=0.0)
+
     def nodes(self) -> abc.Iterator[Node]:
         """Every node, the root included."""
         return iter(self._nodes.values())

@@ -18,7 +18,7 @@ from gateway.admin.servicer import AdminServicer
 from gateway.auth import Authenticator, LastUsed
 from gateway.bootstrap import bootstrap
 from gateway.errors import FieldViolation, InvalidFieldError, NoEngineError
-from gateway.interceptors import RpcInterceptor
+from gateway.interceptors import Gatekeeper, RpcInterceptor
 from gateway.status import (
     EngineReport,
     EngineStats,
@@ -114,7 +114,7 @@ async def serve_admin(database: Database, database_url: str, data_dir: Path) -> 
         return system_report(cache)
 
     authenticator = Authenticator(cache, pepper, LastUsed(database))
-    server = grpc.aio.server(interceptors=[RpcInterceptor(authenticator, trace.NoOpTracer())])
+    server = grpc.aio.server(interceptors=[RpcInterceptor(Gatekeeper(authenticator, trace.NoOpTracer()))])
     engines = RecordingEngine("unix:/e.sock"), RecordingEngine("unix:/gone.sock")
     servicer = AdminServicer(
         database,
@@ -155,6 +155,7 @@ def system_report(cache: TenancyCache) -> SystemReport:
         engines=engines,
         num_live_requests=11,
         metrics_address="127.0.0.1:9100",
+        http_url="https://0.0.0.0:8000/v1",
         ledger=LedgerReport(5, 1024, 1.5, num_duplicates=0, num_dropped=2, num_damaged_bytes=99),
     )
 
@@ -216,6 +217,7 @@ def engine_stats(tenants: tuple[TenantStats, ...] = (), **figures) -> EngineStat
         "is_draining": False,
         "num_unacknowledged_usage": 6,
         "num_dropped_usage": 3,
+        "metrics_address": "127.0.0.1:9101",
     }
     return EngineStats(tenants=tenants, **(some | figures))
 

@@ -48,3 +48,9 @@ async def test_usage_that_was_lost_is_told_by_gateway_and_engine(service: AdminS
 
     assert (status.ledger.dropped_events, status.ledger.damaged_bytes) == (2, 99)
     assert (status.engines[0].unacknowledged_usage, status.engines[0].dropped_usage) == (6, 3)
+
+
+async def test_pages_for_prometheus_are_told(service: AdminService):
+    status = await service.call(service.stub.GetSystemStatus, pb.GetSystemStatusRequest())
+
+    assert (status.metrics_address, status.engines[0].metrics_address) == ("127.0.0.1:9100", "127.0.0.1:9101")

@@ -145,6 +145,9 @@ async def test_methods_that_spend_quota_are_those_that_say_so(world: World) -> N
         "ModelService/GetModel": lambda: tenant.models.GetModel(
             model_pb2.GetModelRequest(name="bytes"), metadata=tenant.metadata
         ),
+        "ModelService/GetTokenizer": lambda: tenant.models.GetTokenizer(
+            model_pb2.GetTokenizerRequest(name="bytes"), metadata=tenant.metadata
+        ),
         "QuotaService/GetQuotaStatus": lambda: quota.GetQuotaStatus(
             quota_pb2.GetQuotaStatusRequest(), metadata=tenant.metadata
         ),

@@ -51,6 +51,7 @@ GenerationService/CountTokens       . . . . * *
 GenerationService/CheckAdmission    . . . . * *
 ModelService/ListModels             . . . . * *
 ModelService/GetModel               . . . . * *
+ModelService/GetTokenizer           . . . . * *
 QuotaService/GetQuotaStatus         . . . . * *
 QuotaService/WatchQuotaStatus       . . . . * *
 AdminService/CreateOrganization     a . . . . .
@@ -99,6 +100,7 @@ AdminService/GetRoleBinding         a a o t t .
 AdminService/ListRoleBindings       a a o t t .
 AdminService/DeleteRoleBinding      a . o t . .
 AdminService/QueryUsage             a a o t t .
+AdminService/QueryDenials           a a o t t .
 AdminService/GetSystemStatus        a a . . . .
 AdminService/ListQueue              a a o t t .
 AdminService/ExplainRequest         a a . . . .

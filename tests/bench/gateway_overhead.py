@@ -5,11 +5,14 @@ Latencies are what is added above an empty hop, a process that forwards bytes to
 same open loop against either, one after the other, the difference of the percentiles. Streams: 64 at a time on average.
 Rates are those of 64 callers in a closed loop over one process, with engine, database and client on the same machine;
 `_of_8` is for chunks of eight tokens. The hop's own rates stand beside them, and what CPU the gateway itself used.
-`telemetry_cost` is the share of calls per second that a process without traces has more. Resident memory is at the end;
-growth is since the first repetition ended.
+`http_over_grpc_p50_ms` is what a unary call takes longer through the HTTP door than over gRPC, by clients that take
+turns; `_ttft` of streams. `telemetry_cost` is the share of calls per second that a process without traces has more;
+with --telemetry nothing else is measured, and every call is traced. Resident memory is at the end; growth is since the
+first repetition ended.
 """
 
 import asyncio
+import statistics
 import tempfile
 from dataclasses import dataclass
 from typing import Any
@@ -34,11 +37,12 @@ class Sizes:
     unary_s: float
     stream_s: float
     flood_s: float
+    num_turns: int
     unary_rate: float = 50.0
 
 
-FULL = Sizes(unary_s=10, stream_s=12, flood_s=6)
-QUICK = Sizes(unary_s=3, stream_s=4, flood_s=2)
+FULL = Sizes(unary_s=10, stream_s=12, flood_s=6, num_turns=4)
+QUICK = Sizes(unary_s=3, stream_s=4, flood_s=2, num_turns=2)
 
 
 @dataclass
@@ -46,6 +50,7 @@ class Bench:
     """Who is measured by whom."""
 
     client: Child
+    http_client: Child
     hop: Side
     traced: Gateway
     untraced: Gateway
@@ -65,6 +70,23 @@ class Bench:
             "stream_client_cpu": stream["gateway"]["client_cpu"],
         }
 
+    async def doors(self) -> dict[str, float]:
+        """The same calls through either door of one gateway, by turns."""
+        ways = {"grpc": (self.client, self.traced.side), "http": (self.http_client, self.traced.http)}
+        whole: dict[str, list[float]] = {name: [] for name in ways}
+        first: dict[str, list[float]] = {name: [] for name in ways}
+        turn_s, rate = self.sizes.unary_s / self.sizes.num_turns, self.sizes.unary_rate
+        for _ in range(self.sizes.num_turns):
+            for name, (client, side) in ways.items():
+                unary = await client.tell(job(side, UNARY, turn_s, rate=rate))
+                stream = await client.tell(job(side, UNARY, turn_s, rate=rate, is_stream=True))
+                whole[name].append(unary["whole_p50_ms"])
+                first[name].append(stream["first_p50_ms"])
+        return {
+            "http_over_grpc_p50_ms": statistics.median(whole["http"]) - statistics.median(whole["grpc"]),
+            "http_over_grpc_ttft_p50_ms": statistics.median(first["http"]) - statistics.median(first["grpc"]),
+        }
+
     async def rates(self) -> dict[str, float]:
         """With as many callers as there are streams, without delays."""
         found = {
@@ -77,7 +99,7 @@ class Bench:
         return {**found, "telemetry_cost": 1 - found["unary_per_second"] / untraced}
 
     async def _flood(self, shape: Shape, name: str, measure: str, *, is_stream: bool = False) -> dict[str, float]:
-        options: dict[str, Any] = {"callers": NUM_STREAMS, "is_stream": is_stream}
+        options: dict[str, Any] = {"callers": NUM_STREAMS, "is_stream": is_stream, "min_samples": NUM_STREAMS}
         hop = await self.client.tell(job(self.hop, shape, self.sizes.flood_s, **options))
         told = job(self.traced.side, shape, self.sizes.flood_s, **options)
         cpu_s = self.traced.cpu_s()
@@ -107,18 +129,50 @@ async def measure(report: Report, sizes: Sizes, num_repetitions: int) -> None:
             async with (
                 child("tests.bench.empty_hop", addresses["direct"]) as hop,
                 child("tests.bench.grpc_load") as client,
+                child("tests.bench.http_load") as http_client,
                 gateway(addresses) as traced,
-                gateway(addresses, has_traces=False) as untraced,
+                gateway(addresses, traced_share=0) as untraced,
             ):
-                bench = Bench(client, Side((await hop.tell())["address"]), traced, untraced, sizes)
+                bench = Bench(client, http_client, Side((await hop.tell())["address"]), traced, untraced, sizes)
                 await client.tell(job(traced.side, SHORT, sizes.flood_s, callers=NUM_STREAMS))
                 await _repeat(report, bench, num_repetitions)
+
+
+async def measure_telemetry(report: Report, sizes: Sizes, num_repetitions: int) -> None:
+    """What it costs to trace everything: against a process that traces nothing, by turns."""
+    with tempfile.TemporaryDirectory(prefix="evenflow-") as directory:
+        async with child("tests.bench.fake_upstream", directory) as upstream:
+            addresses = await upstream.tell()
+            async with (
+                child("tests.bench.grpc_load") as client,
+                gateway(addresses, traced_share=1) as traced,
+                gateway(addresses, traced_share=0) as untraced,
+            ):
+                sides = {"traced": traced.side, "untraced": untraced.side}
+                for _ in range(num_repetitions):
+                    report.add(**await _telemetry_cost(client, sides, sizes))
+
+
+async def _telemetry_cost(client: Child, sides: dict[str, Side], sizes: Sizes) -> dict[str, float]:
+    """The share of the throughput that is lost: of unary calls, of streams, and the larger of the two."""
+    rates: dict[tuple[str, str], list[float]] = {}
+    for _ in range(sizes.num_turns):
+        for name, side in sides.items():
+            flood = {"callers": NUM_STREAMS, "min_samples": NUM_STREAMS}
+            unary = await client.tell(job(side, SHORT, sizes.flood_s, **flood))
+            stream = await client.tell(job(side, LONG, sizes.flood_s, is_stream=True, **flood))
+            rates.setdefault(("unary", name), []).append(unary["calls_per_second"])
+            rates.setdefault(("stream", name), []).append(stream["tokens_per_second"])
+    medians = {which: statistics.median(values) for which, values in rates.items()}
+    lost = {kind: 1 - medians[kind, "traced"] / medians[kind, "untraced"] for kind in ("unary", "stream")}
+    return {"telemetry_cost": max(lost.values()), **{f"telemetry_cost_{kind}": share for kind, share in lost.items()}}
 
 
 async def _repeat(report: Report, bench: Bench, num_repetitions: int) -> None:
     first_mb = 0.0
     for _ in range(num_repetitions):
-        report.add(**await bench.latencies(), **await bench.rates(), rss_mb=bench.traced.rss_mb())
+        found = {**await bench.latencies(), **await bench.doors(), **await bench.rates()}
+        report.add(**found, rss_mb=bench.traced.rss_mb())
         first_mb = first_mb or bench.traced.rss_mb()
     report.add(rss_growth_mb=bench.traced.rss_mb() - first_mb)
 
@@ -126,11 +180,15 @@ async def _repeat(report: Report, bench: Bench, num_repetitions: int) -> None:
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--telemetry", action="store_true", help="only what it costs to trace every call")
     options = parser.parse_args()
     sizes = QUICK if options.quick else FULL
-    config = {"streams": NUM_STREAMS, "unary_rate": sizes.unary_rate, "traced_share": 0.1, "prompt": len(UNARY.prompt)}
+    traced_share = 1 if options.telemetry else 0.1
+    rate, size = sizes.unary_rate, len(UNARY.prompt)
+    config = {"streams": NUM_STREAMS, "unary_rate": rate, "traced_share": traced_share, "prompt": size}
     report = Report("gateway_overhead", config)
-    asyncio.run(measure(report, sizes, 1 if options.quick else options.repetitions))
+    run = measure_telemetry if options.telemetry else measure
+    asyncio.run(run(report, sizes, 1 if options.quick else options.repetitions))
     report.publish(options.json)
 
 

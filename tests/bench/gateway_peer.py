@@ -1,9 +1,10 @@
 """What this gateway and the LiteLLM proxy add to the same call on the same machine, and how many each carries.
 
-Ours has authentication, limits of key, team and organization, ledger and a tenth of the traces on and is called over
-gRPC; the peer has a master key and nothing else, and is called over HTTP. Behind each is an upstream of its own kind
-with the same delay and the same number of tokens. So many callers ask in a closed loop; the four sides take turns.
-Added is the percentile through the proxy less that of the upstream called directly by the same client.
+Both are called over HTTP as OpenAI's API, by the same client. Ours has authentication, limits of key, team and
+organization, ledger and a tenth of the traces on; the peer has a master key and nothing else. Behind each is an
+upstream of its own kind, ours over gRPC, with the same delay and the same number of tokens. So many callers ask in a
+closed loop; the three sides take turns. Added is the percentile through the proxy less that of the peer's upstream
+called directly.
 
 latency_ratio_*   what the peer adds over what ours adds
 throughput_ratio  calls per second of ours over the peer's
@@ -110,21 +111,19 @@ def _wait_until_up(url: str, process: asyncio.subprocess.Process) -> None:
 
 @asynccontextmanager
 async def ways(venv: Path) -> abc.AsyncIterator[dict[str, Way]]:
-    """Both proxies and both upstreams, with the clients that call them."""
+    """Both proxies and the peer's upstream, with the client that calls them."""
     python = str(venv / "bin" / "python")
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="evenflow-"))
         addresses = await (await enter(child("tests.bench.fake_upstream", directory))).tell()
         http_address = (await (await enter(child("tests.bench.peer_http", "serve", python=python))).tell())["address"]
-        grpc_client = await enter(child("tests.bench.grpc_load"))
-        http_client = await enter(child("tests.bench.peer_http", "load", python=python))
+        client = await enter(child("tests.bench.peer_http", "load", python=python))
         ours = await enter(gateway(addresses))
         yield {
-            "peer_direct": Way(http_client, Side(http_address)),
-            "peer": Way(http_client, await enter(peer(venv, http_address))),
-            "ours_direct": Way(grpc_client, Side(addresses["direct_tcp"])),
-            "ours": Way(grpc_client, ours.side),
+            "direct": Way(client, Side(http_address)),
+            "peer": Way(client, await enter(peer(venv, http_address))),
+            "ours": Way(client, ours.http),
         }
 
 
@@ -152,7 +151,7 @@ def _raw(results: dict[str, dict[str, float]], num_callers: int) -> dict[str, fl
 
 def _ratios(results: dict[str, dict[str, float]], num_callers: int) -> dict[str, float]:
     def added(name: str, quantile: str) -> float:
-        return results[name][f"whole_{quantile}_ms"] - results[f"{name}_direct"][f"whole_{quantile}_ms"]
+        return results[name][f"whole_{quantile}_ms"] - results["direct"][f"whole_{quantile}_ms"]
 
     ratios = {f"latency_ratio_{q}_{num_callers}": added("peer", q) / added("ours", q) for q in ("p50", "p99")}
     throughput = results["ours"]["calls_per_second"] / results["peer"]["calls_per_second"]

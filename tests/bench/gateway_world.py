@@ -72,9 +72,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """One gateway process that serves `side`."""
+    """One gateway process that serves `side` over gRPC and `http` over HTTP."""
 
     side: Side
+    http: Side
     process: psutil.Process
 
     def rss_mb(self) -> float:
@@ -87,11 +88,12 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway(upstream: abc.Mapping[str, str], *, has_traces: bool = True) -> abc.AsyncIterator[Gateway]:
-    """A gateway over the upstream's engine: a key, limits at key, team and organization, ledger, a tenth traced."""
+async def gateway(upstream: abc.Mapping[str, str], *, traced_share: float = 0.1) -> abc.AsyncIterator[Gateway]:
+    """A gateway over the upstream's engine: a key, limits at key, team and organization, ledger, that share traced."""
     collector = f"http://{upstream['direct_tcp']}"
     traced = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector, "OTEL_TRACES_SAMPLER": "parentbased_traceidratio"}
-    environment = {**traced, "OTEL_TRACES_SAMPLER_ARG": "0.1"} if has_traces else {}
+    environment = {**traced, "OTEL_TRACES_SAMPLER_ARG": str(traced_share)} if traced_share else {}
+    environment["EVENFLOW_GATEWAY_HTTP_LISTEN"] = "127.0.0.1:0"
     main = f"import os; os.environ.update({environment!r}); {MAIN}"
 
     @asynccontextmanager
@@ -105,7 +107,8 @@ async def gateway(upstream: abc.Mapping[str, str], *, has_traces: bool = True) -
             for process in psutil.Process().children()
             if process.pid not in before and main in process.cmdline()
         )
-        yield Gateway(Side(fleet.addresses[0], await limited_key(fleet)), process)
+        key = await limited_key(fleet)
+        yield Gateway(Side(fleet.addresses[0], key), Side(f"http://{fleet.http_addresses[0]}", key), process)
 
 
 async def limited_key(fleet: Fleet) -> str:

@@ -57,13 +57,14 @@ class Outcome:
 
 @dataclass
 class Fleet:
-    """Gateways that serve. A prompt of n bytes is n input tokens."""
+    """Gateways that serve. A prompt of n bytes is n input tokens. `http_addresses` are empty where there is no door."""
 
     database: Database
     engine_address: str
     stubs: list[generation_pb2_grpc.GenerationServiceStub]
     num_failures: int = field(default=0)
     addresses: list[str] = field(default_factory=list)
+    http_addresses: list[str] = field(default_factory=list)
 
     async def tenant(self, slug: str, settings: QuotaPolicySettings) -> str:
         """A new team with these limits; returns its key, which every gateway knows."""
@@ -151,11 +152,12 @@ async def _gateways(directory: Path, num_gateways: int, main: str, engine: str) 
     processes = [await _start(data_dir, main, engine, url) for data_dir in data_dirs]
     drains: list[asyncio.Task[None]] = []
     try:
-        addresses = await asyncio.gather(*(_ready(process) for process in processes))
+        ready = await asyncio.gather(*(_ready(process) for process in processes))
         drains.extend(asyncio.create_task(_drain(process)) for process in processes)
+        addresses, http_addresses = [each[0] for each in ready], [each[1] for each in ready]
         channels = [grpc.aio.insecure_channel(address) for address in addresses]
         stubs = [generation_pb2_grpc.GenerationServiceStub(channel) for channel in channels]
-        yield Fleet(database, engine, stubs, addresses=addresses)
+        yield Fleet(database, engine, stubs, addresses=addresses, http_addresses=http_addresses)
         for channel in channels:
             await channel.close()
     finally:
@@ -199,17 +201,18 @@ async def _start(data_dir: Path, main: str, engine: str, url: str) -> asyncio.su
     )
 
 
-async def _ready(process: asyncio.subprocess.Process) -> str:
-    """The address of a gateway that has found the engine."""
+async def _ready(process: asyncio.subprocess.Process) -> tuple[str, str]:
+    """The addresses of a gateway that has found the engine: gRPC's, and the HTTP door's, if it has one."""
     assert process.stderr is not None
-    address, lines = "", []
+    addresses = {"gateway listening": "", "http listening": ""}
+    lines = []
     while line := await process.stderr.readline():
         lines.append(line.decode())
         told = json.loads(line) if line.startswith(b"{") else {"event": ""}
-        if told["event"] == "gateway listening":
-            address = told["address"]
+        if told["event"] in addresses:
+            addresses[told["event"]] = told["address"]
         if told["event"] == "engine ready":
-            return str(address)
+            return addresses["gateway listening"], addresses["http listening"]
     raise RuntimeError(f"a gateway ended before it was ready:\n{''.join(lines)}")
 
 

@@ -29,6 +29,7 @@ class InferenceServer(GenerationServiceServicer, ModelServiceServicer):
     is_endless: bool = False
     refusal: tuple[grpc.StatusCode, str, float] | None = None
     models: abc.Sequence[str] = ()
+    tokenizer: model_pb2.GetTokenizerResponse = field(default_factory=model_pb2.GetTokenizerResponse)
     address: str = ""
     specs: list[pb.GenerationSpec] = field(default_factory=list)
     credentials: list[str] = field(default_factory=list)
@@ -56,6 +57,11 @@ class InferenceServer(GenerationServiceServicer, ModelServiceServicer):
 
     async def ListModels(self, request, context):  # noqa: N802 - the protocol's name
         return model_pb2.ListModelsResponse(models=[model_pb2.Model(name=name) for name in self.models])
+
+    async def GetTokenizer(self, request, context):  # noqa: N802 - the protocol's name
+        if self.refusal is not None:
+            await refuse(context, *self.refusal)
+        return self.tokenizer
 
 
 async def refuse(context, code: grpc.StatusCode, reason: str, wait_s: float) -> None:

@@ -8,9 +8,10 @@ import pytest
 from gateway.cli.audit_file import AuditFileError, read_events
 from gateway.cli.errors import UsageError
 from gateway.cli.keys import parse_expiry
-from gateway.cli.limits import MAX_DURATION, parse_duration, parse_limit
+from gateway.cli.limits import parse_duration, parse_limit
 from gateway.cli.policy_file import read_policy_file
 from gateway.cli.quota import parse_until
+from gateway.durations import MAX_DURATION
 from tests.cli.command_line import CommandLine
 
 

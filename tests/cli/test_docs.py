@@ -12,7 +12,19 @@ from gateway.cli.errors import ExitCode
 from gateway.cli.main import build_app
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/access.md", "docs/admin-day.md", "docs/ledger.md", "docs/quotas.md", "docs/requests.md")
+PAGES = (
+    "README.md",
+    "docs/access.md",
+    "docs/admin-day.md",
+    "docs/console.md",
+    "docs/http.md",
+    "docs/install.md",
+    "docs/ledger.md",
+    "docs/metrics.md",
+    "docs/quotas.md",
+    "docs/requests.md",
+    "docs/traces.md",
+)
 # One that stands on lines of its own, behind a prompt, indented, or neither; and one in running text.
 COMMAND = re.compile(r"^(?: {4}|\$ )?(?:\.venv/bin/)?evenflow ([a-z].*)$", re.MULTILINE)
 IN_TEXT = re.compile(r"(?<!`)`(?:\.venv/bin/)?evenflow ([a-z][^`]*)`")

@@ -1,6 +1,8 @@
 """Raising limits for a while, and what is left of one's own, from the command line."""
 
 from collections import abc
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import grpc
 import pytest
@@ -9,7 +11,9 @@ from google.protobuf.duration_pb2 import Duration
 
 from evenflow.inference.v1 import quota_pb2 as pb
 from evenflow.inference.v1.quota_pb2_grpc import QuotaServiceServicer, add_QuotaServiceServicer_to_server
+from gateway.store.denials import insert_denials
 from tests.admin.service import AdminService
+from tests.admin.test_denials import denial
 from tests.cli.command_line import CommandLine
 
 KEY = "ef_live_test"
@@ -40,6 +44,21 @@ async def test_a_limit_is_raised_for_a_length_of_time_or_until_a_moment(team: Ad
         ("1200", "0", "launch day"),
         ("5000", "700", "launch day"),
     ]
+
+
+async def test_what_limits_refused_is_told_by_limit(team: AdminService, command_line: CommandLine):
+    node = "organizations/acme/teams/search"
+    refused = denial(uuid4(), uuid4(), (node, "TOTAL_TOKENS", 2500), at=datetime.now(UTC) - timedelta(hours=2))
+    await insert_denials(team.database, [refused])
+
+    lately = await command_line("quota", "denials", "--last", "1h", "-o", "json")
+    ran = await command_line("quota", "denials")
+    of_nobody = await command_line("quota", "denials", "acme/none")
+    never = await command_line("quota", "denials", "--last", "ages")
+
+    assert lately.json() == []
+    assert "acme/search total_tokens refused 1 1 10 15 2.5 s" in " ".join(ran.stdout.split())
+    assert (of_nobody.exit_code, never.exit_code) == (1, 2)
 
 
 async def test_a_grant_is_ended_by_the_id_that_was_printed(team: AdminService, command_line: CommandLine):

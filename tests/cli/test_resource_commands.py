@@ -183,7 +183,13 @@ async def test_system_is_shown_with_its_tenants(command_line: CommandLine):
         assert text in table.stdout
     for text in ("12 of 32 on the host", "3 being copied", "swap 9.4 ms out and in, compute again 250.0 ms"):
         assert text in table.stdout
-    for text in ("25.0%", "50.0%", "http://127.0.0.1:9100/metrics"):
+    for text in (
+        "25.0%",
+        "50.0%",
+        "http://127.0.0.1:9100/metrics",
+        "http://127.0.0.1:9101/metrics",
+        "https://127.0.0.1:8000/v1, the base URL",
+    ):
         assert text in table.stdout
     for text in ("5 events wait for the store, the oldest for 1.5 s", "LOST: 2 events, 99 bytes of the spool"):
         assert text in table.stdout

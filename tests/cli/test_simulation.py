@@ -12,12 +12,18 @@ from tests.admin.service import AdminService
 from tests.cli.command_line import CommandLine
 
 
-def outcome(admitted: int = 10, refused: int = 0, p99_s: float | None = 1.0) -> pb.SimulatedOutcome:
-    wait = None
-    if p99_s is not None:
-        wait = Duration()
-        wait.FromTimedelta(timedelta(seconds=p99_s))
-    return pb.SimulatedOutcome(admitted=admitted, refused=refused, ttft_p99=wait)
+def outcome(
+    admitted: int = 10, refused: int = 0, p99_s: float | None = 1.0, p50_s: float | None = 0.5
+) -> pb.SimulatedOutcome:
+    return pb.SimulatedOutcome(admitted=admitted, refused=refused, ttft_p99=wait(p99_s), ttft_p50=wait(p50_s))
+
+
+def wait(length_s: float | None) -> Duration | None:
+    if length_s is None:
+        return None
+    made = Duration()
+    made.FromTimedelta(timedelta(seconds=length_s))
+    return made
 
 
 @pytest.mark.parametrize(
@@ -29,7 +35,9 @@ def outcome(admitted: int = 10, refused: int = 0, p99_s: float | None = 1.0) -> 
         (outcome(admitted=7, refused=3), "3 more refused"),
         (outcome(p99_s=2.0), "waits longer"),
         (outcome(admitted=11, p99_s=0.5), "1 more admitted, waits less"),
-        (outcome(p99_s=None), "as now"),
+        (outcome(p50_s=0.8), "waits longer"),
+        (outcome(p99_s=0.5, p50_s=0.8), "waits less"),
+        (outcome(p99_s=None, p50_s=None), "as now"),
     ],
 )
 def test_verdict_says_who_gains_fails_and_waits(proposed: pb.SimulatedOutcome, words: str):

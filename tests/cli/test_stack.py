@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli import up
 from gateway.cli.data_dir import DataDir
 from gateway.cli.errors import CliError, UsageError
 from gateway.cli.stack import Stack, StackSettings, engine_environment, listen_address, loading_percent
+from gateway.cli.up import http_address
 from gateway.cli.up_settings import GatewayOptions, check_engine
 from gateway.errors import SettingsError
 from tests.cli.command_line import CommandLine
@@ -103,6 +105,30 @@ def test_up_refuses_what_the_engine_would_before_anything_starts(
 
 def test_settings_that_the_engine_takes_are_no_error():
     check_engine(("--max-num-seqs", "4", "--scheduling-policy", "fcfs"), {**os.environ})
+
+
+def test_openais_clients_have_a_port_unless_it_is_off():
+    assert http_address("off") == "off"
+    assert settings("127.0.0.1:1").http_url is None
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        text = f"127.0.0.1:{taken.getsockname()[1]}"
+
+        with pytest.raises(CliError, match=text):
+            http_address(text)
+    assert http_address(text) == text
+
+
+def test_a_common_port_that_somebody_has_keeps_nothing_from_starting(monkeypatch: pytest.MonkeyPatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setattr(up, "DEFAULT_HTTP_LISTEN", f"127.0.0.1:{taken.getsockname()[1]}")
+
+        host, _, port = http_address(None).rpartition(":")
+
+    assert (host, int(port) > 0) == ("127.0.0.1", True)
 
 
 @pytest.mark.parametrize("text", ["50051", ":50051", "host:", "host:http", "host:65536", ""])

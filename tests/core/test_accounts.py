@@ -110,6 +110,8 @@ class TestStats:
 
         names = [tenant.tenant_id for tenant in driver.scheduler.stats().tenants]
         assert names == ["org-busy/busy", "org-t1/t1", "org-t3/t3", "org-t4/t4"]
+        totals = driver.scheduler.stats().totals
+        assert (totals.num_prefill_tokens, totals.num_output_tokens) == (10, 5)  # of all five, t2 included
 
 
 @pytest.mark.parametrize(

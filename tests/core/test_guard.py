@@ -112,6 +112,22 @@ def test_a_policy_that_selects_whom_it_may_not_is_replaced(policy: type[Fcfs], f
     assert driver.scheduler.stats().policy_fault == driver.scheduler.policy_fault
 
 
+@pytest.mark.parametrize("bound", [float("nan"), "much", None, RuntimeError("unknown")])
+def test_a_policy_whose_bound_is_none_is_replaced(bound: object):
+    class Promising(Fcfs):
+        def gap_bound(self) -> float:
+            if isinstance(bound, Exception):
+                raise bound
+            return bound
+
+    driver = Driver(make_scheduler(Promising()))
+    driver.add(make_request())
+
+    assert driver.scheduler.stats().gap_bound is None
+    assert driver.scheduler.policy_fault is not None
+    driver.run()
+
+
 def test_those_that_wait_are_served_in_order_of_arrival_afterwards():
     driver = Driver(make_scheduler(Broken("select", 0), max_num_seqs=1))
     driver.add(*(make_request(name, prompt=4, max_output_tokens=1) for name in "cab"))

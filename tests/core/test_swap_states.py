@@ -114,6 +114,7 @@ class TestLifeCycle:
 
         assert (a.num_preemptions, a.num_swaps_out, a.num_swaps_in, a.num_copied_blocks) == (1, 1, 1, 4)
         assert driver.scheduler.stats().num_swaps == 1
+        assert (driver.scheduler.stats().num_copied_out, driver.scheduler.stats().num_copied_in) == (2, 2)
         assert preemptions_of(driver) == [("a", PreemptionMode.SWAP, PauseReason.KV_PRESSURE)]
 
     def test_one_that_yields_is_moved_for_fairness(self):

@@ -38,9 +38,13 @@ class Installation:
     def api_key(self) -> str:
         return (self.data_dir / "api.key").read_text().strip()
 
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def up(self) -> None:
         """It serves, and `family` are all of its processes."""
-        argv = (*EVENFLOW, "up", "--listen", "127.0.0.1:0", *ENGINE_FLAGS)
+        argv = (*EVENFLOW, "up", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", *ENGINE_FLAGS)
         with (self.data_dir.parent / "up.log").open("a") as log:
             self.process = subprocess.Popen(argv, cwd=ROOT, env=self.environment, stderr=log, text=True)
         deadline_s = time.monotonic() + START_TIMEOUT_S

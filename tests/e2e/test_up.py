@@ -1,6 +1,6 @@
 """One machine from the first start to the last signal, with the real model, through the whole path.
 
-The tests of this module share one `evenflow up` and run in order: what one made, the next one uses.
+The tests of this module share one `evenflow up`, and what its setup made. Those that end it come last.
 """
 
 import json
@@ -8,12 +8,15 @@ import signal
 import threading
 import urllib.request
 from collections import abc
+from pathlib import Path
 
 import grpc
+import openai
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from transformers import AutoTokenizer
 
 from evenflow.inference.v1 import generation_pb2 as pb
 from evenflow.inference.v1.generation_pb2_grpc import GenerationServiceStub
@@ -21,28 +24,31 @@ from tests.e2e.installation import Installation
 
 pytestmark = pytest.mark.timeout(240)
 
+PROMPT = "Once upon a time"
+
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> abc.Iterator[Installation]:
-    """A running installation with a tenant, whose key `chat` finds."""
+    """A running installation with a tenant that was served, whose key `chat` finds."""
     running = Installation(tmp_path_factory.mktemp("e2e") / "data")
     running.up()
     for arguments in (
         ("orgs", "create", "acme"),
         ("teams", "create", "acme/search"),
         ("keys", "create", "--team", "acme/search", "--save"),
+        ("chat", "Say hello.", "--max-tokens", "2"),
     ):
         ran = running.run(*arguments)
         assert ran.returncode == 0, ran.stderr
     yield running
-    if running.process is not None and running.process.poll() is None:
+    if running.is_running:
         running.stop()
 
 
 def stream(installation: Installation, num_tokens: int) -> abc.Iterator[pb.StreamGenerateResponse]:
     """A greedy answer of exactly `num_tokens`."""
     spec = pb.GenerationSpec(
-        text="Once upon a time",
+        text=PROMPT,
         sampling=pb.SamplingOptions(temperature=0),
         stopping=pb.StoppingOptions(max_output_tokens=num_tokens, ignore_eos=True),
     )
@@ -70,6 +76,38 @@ def test_status_counts_the_tenants_tokens(installation: Installation):
     assert int(tenant["output_tokens"]) >= 1
 
 
+def test_openais_client_gets_over_the_url_that_status_tells_what_grpc_gives(installation: Installation):
+    url = json.loads(installation.run("status", "-o", "json").stdout)["http_url"]
+    over_grpc = "".join(event.token_delta.text for event in stream(installation, 8))
+
+    with openai.OpenAI(base_url=url, api_key=installation.api_key) as client:
+        (model,) = client.models.list()
+        over_http = client.completions.create(
+            model=model.id, prompt=PROMPT, temperature=0, max_tokens=8, extra_body={"ignore_eos": True}
+        )
+
+    assert over_http.choices[0].text == over_grpc
+    assert over_http.usage.completion_tokens == 8
+    assert f"take {url} as base URL" in installation.log()
+
+
+def test_the_exported_tokenizer_counts_as_the_gateway_does(installation: Installation, tmp_path: Path):
+    url = json.loads(installation.run("status", "-o", "json").stdout)["http_url"].removesuffix("/v1")
+    ran = installation.run("model", "export-tokenizer", str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    exported = AutoTokenizer.from_pretrained(str(tmp_path), local_files_only=True)
+    messages = [{"role": "user", "content": "Naïve café, 東京?"}]
+
+    with openai.OpenAI(base_url=url, api_key=installation.api_key) as client:
+        (model,) = client.with_options(base_url=f"{url}/v1").models.list()
+        chat = client.post("/tokenize", body={"model": model.id, "messages": messages}, cast_to=dict)
+        text = client.post("/tokenize", body={"model": model.id, "prompt": PROMPT}, cast_to=dict)
+
+    assert exported.apply_chat_template(messages, add_generation_prompt=True, return_dict=False) == chat["tokens"]
+    assert exported(PROMPT).input_ids == text["tokens"]
+    assert exported.model_max_length == text["max_model_len"]
+
+
 def test_metrics_name_the_tenant_and_what_it_was_served(installation: Installation):
     address = json.loads(installation.run("status", "-o", "json").stdout)["metrics_address"]
 
@@ -79,6 +117,19 @@ def test_metrics_name_the_tenant_and_what_it_was_served(installation: Installati
     (served,) = [line for line in lines if line.startswith("evenflow_tenant_tokens_total{") and 'kind="output"' in line]
     assert 'tenant="acme/search"' in served
     assert float(served.split()[-1]) >= 1
+
+
+def test_engine_has_a_page_of_its_own_and_up_tells_where_both_are(installation: Installation):
+    status = json.loads(installation.run("status", "-o", "json").stdout)
+    addresses = status["metrics_address"], status["engines"][0]["metrics_address"]
+
+    with urllib.request.urlopen(f"http://{addresses[1]}/metrics", timeout=20) as page:
+        lines = page.read().decode().splitlines()
+
+    (output,) = [line for line in lines if line.startswith('evenflow_engine_tokens_total{kind="output"}')]
+    assert float(output.split()[1]) >= 1
+    told = "Prometheus reads http://{}/metrics and http://{}/metrics.".format(*addresses)
+    assert told in " ".join(installation.log().split())
 
 
 def test_policy_is_switched_while_the_engine_runs(installation: Installation):
@@ -164,6 +215,8 @@ def test_sigterm_lets_a_running_stream_finish(installation: Installation):
 
 
 def test_restart_keeps_tenants_and_keys(installation: Installation):
+    if installation.is_running:  # the test before ran elsewhere
+        installation.stop()
     installation.up()
 
     ran = installation.run("chat", "Say hello.", "--max-tokens", "2")
@@ -174,6 +227,8 @@ def test_restart_keeps_tenants_and_keys(installation: Installation):
 
 
 def test_nothing_outlives_an_up_that_was_killed(installation: Installation):
+    if not installation.is_running:
+        installation.up()
     assert installation.process is not None
     assert len(installation.family) >= 3
 

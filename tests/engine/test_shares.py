@@ -4,7 +4,7 @@ import pytest
 
 from engine.core.stats import TenantStats
 from engine.core.types import PathNode
-from engine.server.shares import shares
+from engine.server.shares import shares, weight_shares
 
 
 def tenant(*path: tuple[str, float], standing=(), num_running: int = 1, **figures) -> TenantStats:
@@ -26,14 +26,14 @@ def test_output_tokens_count_twice_and_recomputed_ones_not_at_all():
 
 
 def test_weights_are_shared_out_level_by_level():
-    found = shares([tenant(("a", 3), ("x", 1)), tenant(("a", 3), ("y", 2)), tenant(("b", 1), ("x", 9))])
-    assert [share.weight_share for share in found] == pytest.approx([0.25, 0.5, 0.25])
+    found = weight_shares([tenant(("a", 3), ("x", 1)), tenant(("a", 3), ("y", 2)), tenant(("b", 1), ("x", 9))])
+    assert found == pytest.approx({"a/x": 0.25, "a/y": 0.5, "b/x": 0.25})
 
 
 def test_nobody_was_served_yet():
     assert shares([]) == []
     (alone,) = shares([tenant(("a", 2), ("x", 5))])
-    assert (alone.share, alone.weight_share, alone.lead) == (0, 1, 0)
+    assert (alone.share, alone.lead) == (0, 0)
 
 
 def test_lead_is_the_largest_over_the_levels():
@@ -68,3 +68,9 @@ def test_tenant_whose_requests_only_wait_has_work(state: str):
 
 def test_policy_that_does_not_count_makes_no_leads():
     assert [share.lead for share in shares([tenant(("a", 1)), tenant(("b", 1))])] == [0, 0]
+
+
+def test_who_comes_back_is_no_measure_by_the_counter_that_it_left_with():
+    ahead, back = tenant(("a", 1), standing=(7.0,)), tenant(("b", 1), standing=(-900.0,))
+
+    assert [share.lead for share in shares([ahead, back])] == [7, 0]

@@ -12,8 +12,19 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from engine import telemetry
-from engine.core.events import Admitted, Finished, Preempted, Resumed, Timings, TokensEmitted, Usage
+from engine import request_trace, semconv, telemetry
+from engine.core.events import (
+    Admitted,
+    DispatchReason,
+    Finished,
+    Move,
+    MoveKind,
+    Preempted,
+    Resumed,
+    Timings,
+    TokensEmitted,
+    Usage,
+)
 from engine.core.types import FinishReason, Nanos, PathNode, PauseReason, PreemptionMode, Request, SequenceKey
 from engine.telemetry import Tracing, start_tracing
 from tests.engine.conftest import serving
@@ -73,7 +84,7 @@ def test_request_is_a_queue_a_prefill_and_a_decode_span(tracing, exporter):
     assert queue["evenflow.priority_class"] == "default"
     assert queue["evenflow.weight"] == 3.0
     assert (prefill["evenflow.prompt_tokens"], prefill["evenflow.cached_prompt_tokens"]) == (3, 1)
-    assert prefill["evenflow.steps"] == 2
+    assert prefill["evenflow.prefill.chunks"] == 2
     assert (decode["evenflow.output_tokens"], decode["evenflow.steps"]) == (3, 2)
     assert decode["evenflow.finish_reason"] == "length"
     assert {span[3]["evenflow.tenant"] for span in spans} == {"acme/search"}
@@ -136,7 +147,7 @@ def test_request_that_gives_way_all_the_time_has_a_trace_that_can_be_looked_at(t
 
     own = [span for span in spans if span[0] == "evenflow.preempted"]
     decodes = [span[3] for span in spans if span[0] == "evenflow.decode"]
-    assert len(spans) <= telemetry.MAX_SEGMENTS + 1
+    assert len(spans) <= request_trace.MAX_SEGMENTS + 1
     assert len(own) + sum(attributes.get("evenflow.preemption.omitted", 0) for attributes in decodes) == 1000
     assert sum(attributes.get("evenflow.output_tokens", 0) for attributes in decodes) == 1000
     assert [span[1] for span in spans[1:]] == [span[2] for span in spans[:-1]]
@@ -149,6 +160,56 @@ def test_request_that_ends_in_the_queue_has_its_span_whatever_the_reason(tracing
     assert attributes["evenflow.finish_reason"] == reason.value
     is_error = exporter.get_finished_spans()[0].status.status_code is trace.StatusCode.ERROR
     assert is_error == (reason is FinishReason.ERROR)
+
+
+def test_what_became_of_its_blocks_lies_under_the_preemption_that_took_them(tracing, exporter):
+    moves = (
+        Move(MoveKind.SWAP_OUT, 1, 4, 0, Nanos(110), Nanos(115)),
+        Move(MoveKind.SWAP_IN, 1, 4, 0, Nanos(118), Nanos(120)),
+        Move(MoveKind.RECOMPUTE, 2, 3, 10, Nanos(150), None),
+    )
+    request_trace = tracing.request_trace({"traceparent": TRACEPARENT}, REQUEST, UNIX_NS, block_bytes=100)
+    for event, at in (
+        (Admitted(KEY, Nanos(0)), 100),
+        (Preempted(KEY, PreemptionMode.SWAP, PauseReason.FAIRNESS, Nanos(110), "other"), 117),
+        (Resumed(KEY, Nanos(120)), 125),
+        (Preempted(KEY, PreemptionMode.PAUSE, PauseReason.READER, Nanos(130)), 130),
+        (Preempted(KEY, PreemptionMode.RECOMPUTE, PauseReason.READER, Nanos(140)), 140),
+        (Resumed(KEY, Nanos(150)), 150),
+        (Finished(KEY, FinishReason.CANCELLED, Usage(3, 1, 4, 0, 2), Timings(0, 0, 0, 0, 2, 3), moves=moves), 170),
+    ):
+        request_trace.observe(event, Nanos(at))
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    swapped, paused, dropped = [span for span in exporter.get_finished_spans() if span.name == "evenflow.preempted"]
+
+    assert (swapped.start_time, swapped.end_time) == (1_000_000_110, 1_000_000_120)
+    assert swapped.attributes["evenflow.preemption.victim_of"] == "other"
+    assert "evenflow.preemption.victim_of" not in paused.attributes
+    out, back, again = (spans[f"evenflow.{name}"] for name in ("swap_out", "swap_in", "recompute"))
+    assert [span.parent.span_id for span in (out, back, again)] == [
+        swapped.context.span_id,
+        swapped.context.span_id,
+        dropped.context.span_id,
+    ]
+    assert (out.attributes["evenflow.blocks"], out.attributes["evenflow.bytes"]) == (4, 400)
+    assert (again.attributes["evenflow.tokens"], again.end_time) == (10, 1_000_000_170)
+
+
+def test_queue_span_says_how_many_waited_where_it_stood_and_why_it_came_in(tracing, exporter):
+    request_trace = tracing.request_trace({"traceparent": TRACEPARENT}, REQUEST, UNIX_NS)
+    request_trace.note_depth(7)
+    request_trace.note_position(3)
+    request_trace.note_position(1)
+    request_trace.observe(Admitted(KEY, Nanos(50), DispatchReason.CLAIM), Nanos(150))
+    request_trace.observe(finished(), Nanos(160))
+
+    queue = exporter.get_finished_spans()[0].attributes
+    assert (queue["evenflow.queue.depth_at_entry"], queue["evenflow.queue.position"]) == (7, 3)
+    assert queue["evenflow.queue.dispatch_reason"] == "claim"
+
+
+def test_call_whose_caller_decided_against_a_trace_takes_no_notes(tracing):
+    assert tracing.request_trace({"traceparent": f"{TRACEPARENT[:-2]}00"}, REQUEST, UNIX_NS) is None
 
 
 def test_call_without_a_context_is_not_traced(tracing):
@@ -165,15 +226,20 @@ def test_every_emitted_name_is_a_constant_of_the_module(tracing, exporter):
         (Preempted(KEY, PreemptionMode.PAUSE, PauseReason.QUOTA), 140),
         (finished(), 170),
     )
-    names = {value for name, value in vars(telemetry).items() if name.startswith(("SPAN_", "ATTRIBUTE_"))}
+    names = {value for name, value in vars(semconv).items() if name.startswith(("SPAN_", "ATTRIBUTE_"))}
     assert {span[0] for span in spans}.union(*(span[3] for span in spans)) <= names
+
+
+def of_requests(spans) -> list:
+    """All but those of steps."""
+    return [span for span in spans if span.name != semconv.SPAN_STEP]
 
 
 async def test_spans_of_a_call_are_children_of_the_callers_span(tracing, exporter, runner, tmp_path):
     async with serving(runner, tmp_path, tracing) as stub:
         await generate(stub, start("a"), metadata=(("traceparent", TRACEPARENT),)).to_end()
         await generate(stub, start("b")).to_end()
-    spans = exporter.get_finished_spans()
+    spans = of_requests(exporter.get_finished_spans())
     assert [span.name for span in spans] == ["evenflow.queue", "evenflow.prefill", "evenflow.decode"]
     for span in spans:
         assert trace.format_trace_id(span.context.trace_id) == TRACE_ID
@@ -188,7 +254,7 @@ async def test_cancelled_and_refused_calls_end_their_spans(tracing, exporter, ru
         await answer.until("preempted")
         answer.cancel_rpc()
         await refusal(generate(stub, start("b", max_output_tokens=500), **traced))
-    spans = exporter.get_finished_spans()
+    spans = of_requests(exporter.get_finished_spans())
     assert {span.attributes["evenflow.generation_id"] for span in spans} == {"a", "b"}
     cancelled = [span for span in spans if span.attributes.get("evenflow.finish_reason") == "cancelled"]
     assert [span.name for span in cancelled] == ["evenflow.preempted"]
@@ -243,7 +309,7 @@ async def test_spans_reach_a_collector_over_otlp(monkeypatch, runner, tmp_path):
         await generate(stub, start("a"), metadata=(("traceparent", TRACEPARENT),)).to_end()
     tracing.shutdown()
     collector.stop(None).wait()
-    spans = [span for resource in received for scope in resource.scope_spans for span in scope.spans]
+    spans = of_requests([span for resource in received for scope in resource.scope_spans for span in scope.spans])
     assert [span.name for span in spans] == ["evenflow.queue", "evenflow.prefill", "evenflow.decode"]
     resource = {pair.key: pair.value.string_value for pair in received[0].resource.attributes}
     assert resource["service.name"] == "evenflow-engine"

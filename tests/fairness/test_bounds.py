@@ -110,6 +110,17 @@ def test_a_policy_says_what_its_bounds_are():
     (flow,) = world.scheduler.lifecycle.flows.all()
     assert world.policy.threshold(flow) == (100.0, 100.0)
     assert world.policy.step_bound(flow) == (machine.max_step_cost / 2, machine.max_step_cost * 4)
+    assert world.policy.gap_bound() == 0.0  # it has nobody to be ahead of
+
+
+def test_the_bound_of_a_gap_is_that_of_the_lightest_of_the_siblings():
+    machine = Machine(threshold=100.0, weights={F: 0.25})
+    world = SchedulerWorld(machine)
+    world.add("f", F, 16, 4)
+    world.add("g", (*F[:-1], "sibling"), 16, 4)
+    world.plan()
+
+    assert world.scheduler.stats().gap_bound == 2 * (100.0 + machine.max_step_cost * 4)
 
 
 @pytest.mark.parametrize("seed", range(500, 504))

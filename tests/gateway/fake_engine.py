@@ -52,6 +52,15 @@ async def abort(context, code: grpc.StatusCode, reason: str, message: str, **met
     await context.abort_with_status(rpc_status.to_status(status))
 
 
+# Of a small model on two cores: 10 ms for a step, and what it holds.
+PRICES = pb.Prices(
+    copy_out_block_ns=1e5,
+    copy_in_block_ns=1e5,
+    step=pb.StepCosts(base_ns=1e7, prefill_token_ns=5e5, prefill_key_ns=50, decode_ns=3e6, decode_key_ns=400),
+    measured=True,
+)
+
+
 class FakeCall:
     """One `Generate` call, driven by a script."""
 
@@ -89,9 +98,11 @@ class FakeCall:
         output_tokens: int | None = None,
         error: str = "",
         queue_ns: int = QUEUE_NS,
+        cached_tokens: int = 0,
     ) -> None:
         usage = pb.Usage(
             prompt_tokens=len(self.start.prompt_token_ids),
+            cached_prompt_tokens=cached_tokens,
             output_tokens=self.num_emitted if output_tokens is None else output_tokens,
         )
         timings = pb.Timings(
@@ -249,6 +260,9 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
     async def GetStats(self, request, context):  # noqa: N802
         return pb.GetStatsResponse(
             scheduling_policy="vtc",
+            preemption_policy="over_served",
+            preemption_mode="auto",
+            prices=PRICES,
             running=len(self.calls),
             waiting=self.num_waiting,
             new_request_wait_ns=self.new_request_wait_ns,

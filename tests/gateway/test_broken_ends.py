@@ -7,6 +7,7 @@ from gateway.admission import Admission
 from gateway.engine_client import EngineCall
 from gateway.quota_slices import OutputSlices
 from gateway.servicer import record, relay
+from gateway.servicer.generation_trace import GenerationTrace
 from gateway.store.enums import Dimension
 from gateway.store.records import QuotaLimit
 from gateway.tokenizer import OutputText
@@ -54,7 +55,7 @@ async def test_an_end_that_cannot_be_told_is_settled_and_billed(
 
 @pytest.mark.parametrize(
     ("part", "name"),
-    [(Admission, "settle"), (record, "_end_span"), (record, "_log_line"), (Witness, "note_kept")],
+    [(Admission, "settle"), (GenerationTrace, "end"), (record, "_log_line"), (Witness, "note_kept")],
 )
 async def test_what_fails_at_the_end_keeps_nothing_else_from_being_recorded(
     world: World, monkeypatch: pytest.MonkeyPatch, part: object, name: str

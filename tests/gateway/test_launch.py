@@ -6,8 +6,10 @@ from collections import abc
 import grpc
 import pytest
 
+from gateway.admission import Admission
+from gateway.errors_requests import ModelNotFoundError
 from gateway.server import LAST_WRITES_S, Gateway
-from gateway.servicer import launch
+from gateway.servicer import deadline, launch
 from gateway.servicer.live import LiveGenerations
 from gateway.servicer.record import Recorder
 from gateway.store.enums import Dimension
@@ -58,11 +60,24 @@ async def test_a_bug_before_the_start_holds_no_quota(
     assert (world.book.num_reservations, world.live.num_live_requests, world.engine.calls) == (0, 0, [])
 
 
+async def test_a_refusal_is_told_though_what_is_left_cannot_be(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenant = await world.tenant(limits=(QuotaLimit(Dimension.REQUESTS, 1, 3_600_000, 1),))
+    await tenant.generate()
+
+    def gone(*_: object) -> None:
+        raise ModelNotFoundError("bytes")
+
+    monkeypatch.setattr(Admission, "limits_left", gone)
+    refusal = await refused(tenant.generate())
+
+    assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED")
+
+
 async def test_time_that_ran_out_at_the_quota_reaches_no_engine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     tenant = await world.tenant(limits=(CONCURRENCY,))
     # The engine has half a second of the caller's thirty.
-    monkeypatch.setattr(launch, "MAX_DEADLINE_MARGIN_S", 29.5)
-    monkeypatch.setattr(launch, "DEADLINE_MARGIN", 1.0)
+    monkeypatch.setattr(deadline, "MAX_DEADLINE_MARGIN_S", 29.5)
+    monkeypatch.setattr(deadline, "DEADLINE_MARGIN", 1.0)
     door = Door(world, monkeypatch)
     calling = asyncio.create_task(refused(tenant.generate(timeout=30)))
     await door.reached.wait()

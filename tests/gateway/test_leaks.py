@@ -121,7 +121,7 @@ def request_id_of(number: int) -> str:
 async def call_of(world: World, tenant: Tenant, method: str, spec: pb.GenerationSpec) -> abc.Coroutine:
     """A call through all interceptors, as the transport would make it."""
     servicer = servicer_of(world)
-    interceptor = RpcInterceptor(world.live._authenticator, world.telemetry.tracer)
+    interceptor = RpcInterceptor(world.live._gatekeeper)
     is_stream = method == "StreamGenerate"
     make = grpc.unary_stream_rpc_method_handler if is_stream else grpc.unary_unary_rpc_method_handler
     message = pb.StreamGenerateRequest if is_stream else pb.GenerateRequest

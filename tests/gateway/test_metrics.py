@@ -8,12 +8,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from evenflow.engine.v1 import engine_pb2
-from gateway import telemetry
+from gateway import metric_names as names
 from gateway.errors import SettingsError
+from gateway.meters import Meters
 from gateway.metrics import Metrics
 from gateway.metrics_endpoint import MetricsEndpoint
 from gateway.settings import load_settings
-from gateway.status import EngineReport, LedgerReport, SystemReport
+from gateway.status import EngineReport, LedgerReport, PoolReport, QuotaReport, SystemReport
 from gateway.store.snapshot import EMPTY_SNAPSHOT
 from tests.admin.service import engine_stats, tenant_stats
 from tests.gateway.test_settings import GOOD
@@ -47,42 +48,59 @@ async def read(address: str, path: str = "/metrics", host: str = "localhost", me
     return head.split("\r\n")[0], body
 
 
-def test_figures_of_gateway_engine_and_tenant_have_their_names():
+def test_figures_of_gateway_and_tenant_have_their_names():
     found = samples(Metrics(), report(tenant_stats(("o", "a"))))
 
-    assert found[telemetry.METRIC_POLICY_REVISION,] == 7
-    assert found[telemetry.METRIC_ENGINE_UP,] == 1
-    assert found[telemetry.METRIC_ENGINE_REQUESTS, "swapping"] == 2
-    assert found[telemetry.METRIC_ENGINE_FREE_BLOCKS, "host"] == 20
-    assert found[telemetry.METRIC_ENGINE_STEP,] == pytest.approx(0.0415)
-    assert found[telemetry.METRIC_ENGINE_PRICE, "copy_out_block"] == pytest.approx(1e-4)
-    assert found[telemetry.METRIC_ENGINE_POLICY, "over_served", "fair"] == 1
+    assert found[names.METRIC_POLICY_REVISION,] == 7
+    assert found[names.METRIC_ENGINE_UP,] == 1
     assert found["evenflow_tenant_tokens_total", "recomputed", "o/a"] == 5
     assert found["evenflow_tenant_tokens_total", "borrowed", "o/a"] == 17
     assert found["evenflow_tenant_swaps_total", "out", "o/a"] == 4
     assert found["evenflow_tenant_copied_bytes_total", "o/a"] == 4096
     assert found["evenflow_tenant_wait_seconds_total", "o/a"] == 1.5
-    assert found[telemetry.METRIC_TENANT_LEAD, "o/a"] == 31
-    assert found[telemetry.METRIC_TENANT_SHARE, "o/a"] == 0.25
+    assert found[names.METRIC_TENANT_LEAD, "o/a"] == 31
+    assert found[names.METRIC_TENANT_SHARE, "o/a"] == 0.25
 
 
 def test_usage_that_was_lost_is_counted():
     lost = LedgerReport(0, 0, 0.0, num_duplicates=0, num_dropped=2, num_damaged_bytes=99)
 
-    found = samples(Metrics(), replace(report(num_dropped_usage=3, num_unacknowledged_usage=6), ledger=lost))
+    found = samples(Metrics(), replace(report(), ledger=lost))
 
     assert found["evenflow_ledger_dropped_events_total",] == 2
     assert found["evenflow_ledger_spool_damaged_bytes_total",] == 99
-    assert found["evenflow_engine_dropped_usage_total",] == 3
-    assert found[telemetry.METRIC_ENGINE_USAGE_WAITING,] == 6
 
 
-def test_every_name_is_a_constant_of_the_telemetry_module():
-    names = {value for name, value in vars(telemetry).items() if name.startswith("METRIC_")}
-    families = Metrics().families(report(tenant_stats(("o", "a"))), EMPTY_SNAPSHOT)
+def test_what_is_left_of_limits_is_told_of_tenants_that_have_a_label():
+    meters = Meters(max_tenants=1)
+    meters.admitted("admitted", "", "acme/search")
+    left = {
+        ("acme/search", "team", "requests"): 0.25,
+        ("acme", "organization", "requests"): 0.5,
+        ("b/x", "team", "requests"): 0.75,
+        ("c/x", "team", "requests"): 0.125,
+    }
 
-    assert {family.name for family in families} <= names
-    assert all(name.startswith("evenflow_") for name in names)
+    found = samples(Metrics(meters), replace(report(), quota=QuotaReport({}, {}, 3, left)))
+
+    remaining = {key[1:]: value for key, value in found.items() if key[0] == names.METRIC_QUOTA_REMAINING}
+    assert remaining == {
+        ("requests", "team", "acme/search"): 0.25,
+        ("requests", "organization", "acme"): 0.5,
+        ("requests", "team", "other"): 0.125,
+    }
+    assert found[names.METRIC_QUOTA_RESERVATIONS,] == 3
+
+
+def test_pool_and_staleness_are_told():
+    told = replace(report(), pool=PoolReport(2, 1, 10), staleness_s=float("inf"), num_dropped_spans=4)
+
+    found = samples(Metrics(), told)
+
+    assert (found[names.METRIC_DB_POOL, "in_use"], found[names.METRIC_DB_POOL, "idle"]) == (2, 1)
+    assert found[names.METRIC_DB_POOL_SIZE,] == 10
+    assert found[names.METRIC_POLICY_STALENESS,] == float("inf")
+    assert found["evenflow_dropped_spans_total",] == 4
 
 
 def test_engine_that_does_not_answer_is_down_and_has_no_figures():
@@ -92,8 +110,8 @@ def test_engine_that_does_not_answer_is_down_and_has_no_figures():
 
     found = samples(Metrics(), gone)
 
-    assert found[telemetry.METRIC_ENGINE_UP,] == 0
-    assert not [key for key in found if key[0] == telemetry.METRIC_ENGINE_STEP]
+    assert found[names.METRIC_ENGINE_UP,] == 0
+    assert not [key for key in found if key[0] == names.METRIC_TENANT_SHARE]
 
 
 def test_tenants_beyond_the_limit_are_one_label():
@@ -103,8 +121,8 @@ def test_tenants_beyond_the_limit_are_one_label():
 
     pauses = {key[1]: value for key, value in found.items() if key[0] == "evenflow_tenant_pauses_total"}
     assert pauses == {"o/t9": 1, "o/t8": 1, "o/t7": 1, "other": 7}
-    assert found[telemetry.METRIC_TENANT_REQUESTS, "running", "other"] == 7
-    assert found[telemetry.METRIC_TENANT_LEAD, "other"] == 31
+    assert found[names.METRIC_TENANT_REQUESTS, "running", "other"] == 7
+    assert found[names.METRIC_TENANT_LEAD, "other"] == 31
 
 
 def test_no_counter_falls_when_tenants_change_places():

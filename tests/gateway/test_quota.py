@@ -202,7 +202,7 @@ async def test_a_shadow_limit_refuses_nobody_and_is_counted(world: World) -> Non
     await world.policy(team_of(tenant), QuotaPolicySettings(limits=limits, mode=Mode.SHADOW))
     for _ in range(5):
         await tenant.generate()
-    await world.live._denials.flush()
+    await world.denials_written()
 
     counts = world.live._denials.counts.report()
     assert counts.shadow_denials == {("acme/search", "team", "requests"): 3}
@@ -210,7 +210,7 @@ async def test_a_shadow_limit_refuses_nobody_and_is_counted(world: World) -> Non
     async with world.database.session() as session:
         rows = (await session.execute(text("SELECT is_shadow, reason, nodes FROM denial_event"))).all()
     assert [tuple(row) for row in rows] == [(True, "", [team_of(tenant).name])] * 3
-    page = {family.name: family for family in await world.live._collect_metrics()}
+    page = {family.name: family for family in await world.live._page._collect()}
     (sample,) = page["evenflow_quota_shadow_denials"].samples
     assert (sample.value, sample.labels) == (3, {"tenant": "acme/search", "level": "team", "dimension": "requests"})
 
@@ -379,7 +379,7 @@ async def test_refusals_are_on_record_with_their_sizes(world: World) -> None:
     tenant = await world.tenant(limits=(ONE_REQUEST,))
     await tenant.generate()
     await refused(tenant.generate(text="abcd", stopping={"max_output_tokens": 30}))
-    await world.live._denials.flush()
+    await world.denials_written()
 
     async with world.database.session() as session:
         (row,) = (await session.execute(text("SELECT * FROM denial_event"))).mappings().all()
@@ -396,7 +396,7 @@ async def test_a_dry_run_reserves_nothing_and_tells_what_would_happen(world: Wor
     await tenant.check_admission()
     await tenant.generate()
     full = await tenant.check_admission()
-    await world.live._denials.flush()
+    await world.denials_written()
 
     assert (free.admitted, free.reason, list(free.violated_limits)) == (True, "", [])
     assert free.HasField("expected_queue_wait")

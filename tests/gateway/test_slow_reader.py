@@ -4,6 +4,7 @@ import asyncio
 
 from tests.gateway.fake_engine import FakeCall
 from tests.gateway.world import World, eventually
+from tests.telemetry.measured import value
 
 CHUNK = b"0123456789abcdef" * 64
 NUM_CHUNKS = 2_000  # two megabytes: more than sockets and transports hold for a reader that does not read
@@ -41,6 +42,8 @@ async def test_the_engine_is_told_to_hold_and_to_go_on_and_every_token_arrives_o
         num_received += len(message.token_delta.text)
         assert message.token_delta.output_tokens_so_far == num_received
     assert num_received == NUM_CHUNKS * len(CHUNK) == message.finish.usage.output_tokens
+    await world.settled()
+    assert value(world.live._meters, "evenflow_stream_slow_reader_total") >= 1
 
 
 async def test_a_client_that_reads_is_never_held(world: World) -> None:
@@ -57,3 +60,5 @@ async def test_a_client_that_reads_is_never_held(world: World) -> None:
 
     assert sum(len(message.token_delta.text) for message in messages) == 3_200
     assert not (await world.engine.call()).controls
+    await world.settled()
+    assert value(world.live._meters, "evenflow_stream_slow_reader_total") == 0

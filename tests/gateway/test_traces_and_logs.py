@@ -6,7 +6,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from evenflow.inference.v1 import generation_pb2 as pb
-from gateway import telemetry
+from gateway import semconv, telemetry
 from tests.gateway.fake_engine import MODEL, begun, deaf, stalled
 from tests.gateway.world import Tenant, World, eventually, refused
 
@@ -24,47 +24,61 @@ async def test_one_trace_joins_the_caller_the_gateway_and_the_engine(
     world: World, tenant: Tenant, spans: InMemorySpanExporter
 ) -> None:
     await tenant.generate(metadata=(("traceparent", TRACEPARENT),), sampling=pb.SamplingOptions(temperature=0.5))
-    await eventually(lambda: len(spans.get_finished_spans()) == 4)
+    await eventually(lambda: len(spans.get_finished_spans()) == 6)
 
     found = by_name(spans)
     server, client = found[GENERATE], found[f"text_completion {MODEL}"]
     assert {f"{span.context.trace_id:032x}" for span in found.values()} == {TRACEPARENT.split("-")[1]}
     assert f"{server.parent.span_id:016x}" == TRACEPARENT.split("-")[2]
-    children = (found[telemetry.AUTH_SPAN], found[telemetry.ADMISSION_SPAN], client)
+    inner = (semconv.AUTH_SPAN, semconv.ADMISSION_SPAN, semconv.DETOKENIZE_SPAN, semconv.SETTLE_SPAN)
+    children = (*(found[name] for name in inner), client)
     assert {span.parent.span_id for span in children} == {server.context.span_id}
     assert (server.kind, client.kind) == (SpanKind.SERVER, SpanKind.CLIENT)
-    assert server.attributes[telemetry.RPC_STATUS_CODE] == "OK"
-    assert found[telemetry.AUTH_SPAN].attributes[telemetry.AUTH_CACHE] == "hit"
-    assert found[telemetry.ADMISSION_SPAN].attributes[telemetry.RESERVED_TOKENS] == 10
-    assert client.attributes[telemetry.GEN_AI_INPUT_TOKENS] == 2
-    assert client.attributes[telemetry.GEN_AI_OUTPUT_TOKENS] == 6
-    assert client.attributes[telemetry.GEN_AI_REQUEST_TEMPERATURE] == 0.5
-    assert client.attributes[telemetry.GEN_AI_FINISH_REASONS] == ("stop",)
+    assert server.attributes[semconv.RPC_STATUS_CODE] == "OK"
+    assert found[semconv.AUTH_SPAN].attributes[semconv.AUTH_CACHE] == "hit"
+    assert found[semconv.ADMISSION_SPAN].attributes[semconv.RESERVED_TOKENS] == 10
+    assert client.attributes[semconv.GEN_AI_INPUT_TOKENS] == 2
+    assert client.attributes[semconv.GEN_AI_OUTPUT_TOKENS] == 6
+    assert client.attributes[semconv.GEN_AI_REQUEST_TEMPERATURE] == 0.5
+    assert client.attributes[semconv.GEN_AI_FINISH_REASONS] == ("stop",)
     engine_parent = (await world.engine.call()).metadata["traceparent"]
     assert engine_parent.split("-")[1:3] == [f"{client.context.trace_id:032x}", f"{client.context.span_id:016x}"]
+
+
+async def test_a_caller_that_decided_against_a_trace_has_none_and_its_context_goes_on(
+    world: World, tenant: Tenant, spans: InMemorySpanExporter
+) -> None:
+    await tenant.generate(metadata=(("traceparent", f"{TRACEPARENT[:-2]}00"), ("tracestate", "vendor=1")))
+    await world.settled()
+
+    sent = (await world.engine.call()).metadata
+    assert sent["traceparent"].split("-")[1] == TRACEPARENT.split("-")[1]
+    assert (sent["traceparent"].split("-")[3], sent["tracestate"]) == ("00", "vendor=1")
+    assert not spans.get_finished_spans()
 
 
 async def test_a_chat_is_named_so(tenant: Tenant, spans: InMemorySpanExporter) -> None:
     await tenant.generate(chat=pb.ChatPrompt(messages=[pb.ChatMessage(role="user", content="hi")]))
 
-    assert by_name(spans)[f"chat {MODEL}"].attributes[telemetry.GEN_AI_OPERATION] == "chat"
+    assert by_name(spans)[f"chat {MODEL}"].attributes[semconv.GEN_AI_OPERATION] == "chat"
 
 
 async def test_every_span_of_a_cancelled_request_ends_with_its_status(
     world: World, tenant: Tenant, spans: InMemorySpanExporter
 ) -> None:
-    for number, script in enumerate((stalled, begun, deaf), start=1):
+    # Where nothing was generated there is no text to make.
+    for script, num_spans in ((stalled, 5), (begun, 11), (deaf, 17)):
         world.engine.script = script
         stream = tenant.stream()
         await stream.read()
         stream.cancel()
-        await eventually(lambda number=number: len(spans.get_finished_spans()) == 4 * number)
+        await eventually(lambda num_spans=num_spans: len(spans.get_finished_spans()) == num_spans)
 
     servers = [span for span in spans.get_finished_spans() if span.name == STREAM]
     assert {span.status.status_code for span in servers} == {StatusCode.ERROR}
-    assert {span.attributes[telemetry.RPC_STATUS_CODE] for span in servers} == {"CANCELLED"}
+    assert {span.attributes[semconv.RPC_STATUS_CODE] for span in servers} == {"CANCELLED"}
     clients = [span for span in spans.get_finished_spans() if span.kind is SpanKind.CLIENT]
-    assert {span.attributes[telemetry.GEN_AI_FINISH_REASONS] for span in clients} == {("cancelled",)}
+    assert {span.attributes[semconv.GEN_AI_FINISH_REASONS] for span in clients} == {("cancelled",)}
 
 
 async def test_a_refused_request_is_an_error_span(tenant: Tenant, spans: InMemorySpanExporter) -> None:
@@ -73,8 +87,8 @@ async def test_a_refused_request_is_an_error_span(tenant: Tenant, spans: InMemor
 
     server = by_name(spans)[GENERATE]
     assert server.status.status_code is StatusCode.ERROR
-    assert server.attributes[telemetry.ERROR_TYPE] == "MODEL_NOT_FOUND"
-    assert server.attributes[telemetry.RPC_STATUS_CODE] == "NOT_FOUND"
+    assert server.attributes[semconv.ERROR_TYPE] == "MODEL_NOT_FOUND"
+    assert server.attributes[semconv.RPC_STATUS_CODE] == "NOT_FOUND"
 
 
 async def test_a_finished_request_is_one_line_and_a_refused_one_too(world: World, tenant: Tenant) -> None:

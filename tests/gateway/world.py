@@ -186,6 +186,19 @@ class World:
     def cache(self):
         return self.live._cache
 
+    @property
+    def http_state(self):
+        """What the HTTP server keeps: its connections, and the tasks that answer them."""
+        return self.live._http._state
+
+    async def denials_written(self) -> None:
+        """Every refusal so far is in the database."""
+        await self.live._denials.flush()
+
+    def forget_readings(self) -> None:
+        """The console's sampler asks the engines anew."""
+        self.live._sampler._reading = None
+
     async def open(self) -> None:
         settings = load_settings(
             **{

@@ -122,7 +122,7 @@ async def test_a_data_directory_that_cannot_hold_a_spool_stops_the_start(closed_
 async def test_metrics_say_what_waits(world: World, tenant: Tenant) -> None:
     await tenant.generate()
     await world.settled()
-    families = {family.name: family for family in await world.live._collect_metrics()}
+    families = {family.name: family for family in await world.live._page._collect()}
 
     figures = {name: family.samples[0].value for name, family in families.items() if "ledger" in name}
     assert figures == {

@@ -122,7 +122,14 @@ def test_the_first_and_the_last_draw_find_a_token_that_has_weight(drawn):
     assert token_id == (700 if drawn == 0 else 1400)
 
 
-def test_a_temperature_of_almost_nothing_draws_the_likeliest():
+@pytest.mark.parametrize("temperature", [1e-37, np.finfo(np.float32).tiny, 1e-40, 1e-45])
+def test_a_temperature_of_almost_nothing_draws_the_likeliest(temperature):
     logits = torch.tensor([[1.0, 1.0 + 1e-6, -3e38]])
-    smallest_positive = np.full(1, np.finfo(np.float32).tiny)
-    assert ops.draw(logits, smallest_positive, torch.tensor([-torch.inf]), np.full(1, 0.3, np.float32)).tolist() == [1]
+    by = np.full(1, temperature, np.float32)
+    assert ops.draw(logits, by, torch.tensor([-torch.inf]), np.full(1, 0.3, np.float32)).tolist() == [1]
+
+
+def test_what_is_no_number_draws_a_token_of_the_vocabulary():
+    logits = torch.full((1, 600), torch.nan)
+    [token_id] = ops.draw(logits, np.ones(1, np.float32), torch.tensor([-torch.inf]), np.zeros(1, np.float32)).tolist()
+    assert 0 <= token_id < 600

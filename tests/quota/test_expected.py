@@ -9,11 +9,11 @@ from uuid import UUID
 from uuid_utils.compat import uuid7
 
 from gateway.errors import NoEngineError
+from gateway.metric_names import OTHER_TENANTS
 from gateway.quota_denials import DenialLog, QuotaCounts
 from gateway.quota_expected import BOUNDS, DEFAULT_TOKENS, ExpectedOutput
 from gateway.quota_idle import ANSWER_LASTS_S, IdleTokens
 from gateway.store.denials import DenialEvent
-from gateway.telemetry import OTHER_TENANTS
 
 
 def denial(*limits: tuple[str, str], is_shadow: bool = False) -> DenialEvent:

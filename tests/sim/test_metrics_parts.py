@@ -7,7 +7,7 @@ import pytest
 
 from engine.sim.metrics.gaps import Backlog, Level, gap_series, service_differences
 from engine.sim.metrics.samples import Samples
-from engine.sim.metrics.shares import jain_index, max_min_shares, tree_shares
+from engine.sim.metrics.shares import max_min_shares, tree_shares
 from engine.sim.metrics.step_gaps import StepGaps
 from engine.sim.metrics.windows import MAX_WINDOWS, WindowTable
 
@@ -126,11 +126,6 @@ def test_organizations_share_before_their_teams_do():
     parents, demands = np.array([0, 0, 0, 1]), np.full(4, 100.0)
 
     assert tree_shares(demands, np.ones(4), parents, np.ones(2), 120.0).tolist() == [20, 20, 20, 60]
-
-
-def test_jain_index_of_equals_is_one_and_of_one_hog_is_its_share():
-    assert jain_index(np.array([0.5, 0.5])) == pytest.approx(1)
-    assert jain_index(np.array([1.0, 0, 0, 0])) == pytest.approx(0.25)
 
 
 def level(num_tenants, weights=None):

@@ -24,7 +24,9 @@ def draw(
     logits [R, V] float32, finite · temperature [R], above 0 · smallest [R]: tokens with a smaller logit are not drawn
     """
     token_ids = torch.empty(len(logits), dtype=torch.int64)
-    _draw(logits.numpy(), temperature, smallest, draws, token_ids.numpy())
+    # Kernels divide by multiplying with the reciprocal, which is infinite for what is smaller.
+    by = np.maximum(temperature, np.finfo(np.float32).tiny)
+    _draw(logits.numpy(), by, smallest, draws, token_ids.numpy())
     return token_ids
 
 
@@ -38,7 +40,7 @@ def _place(weights: Any, sums: Any, drawn: Any) -> Any:
     while piece < last and before + sums[piece] <= target:
         before += sums[piece]
         piece += 1
-    place = -1
+    place = piece * _PIECE
     for index in range(piece * _PIECE, min((piece + 1) * _PIECE, len(weights))):
         if weights[index] > 0:
             place = index
@@ -61,7 +63,6 @@ def _draw(logits: Any, temperature: Any, smallest: Any, draws: Any, token_ids: A
         for piece in range(num_pieces):
             total = np.float32(0)
             for index in range(piece * _PIECE, min((piece + 1) * _PIECE, len(values))):
-                # A division: the reciprocal of the smallest temperature would overflow.
                 scaled = (values[index] - largest) / temperature[row]
                 is_kept = values[index] >= smallest[row] and scaled >= _LOWEST
                 weight = exponential(scaled) if is_kept else np.float32(0)

@@ -20,8 +20,8 @@ def exponential(x: Any) -> Any:
     """e to the power of x; what float32 cannot hold is about the smallest or the largest that it can."""
     power = smaller(larger(x * _LOG2_E, _LOWEST), _HIGHEST)
     whole = np.floor(power)
-    part = power - whole
-    series = ((((_C5 * part + _C4) * part + _C3) * part + _C2) * part + _C1) * part + _C0
+    rest = power - whole
+    series = ((((_C5 * rest + _C4) * rest + _C3) * rest + _C2) * rest + _C1) * rest + _C0
     return series * power_of_two(np.int32(whole))
 
 

@@ -32,9 +32,3 @@ def tree_shares(demands: Floats, weights: Floats, parents: Ints, parent_weights:
             share = float(parent_shares[parents[children[0]]])
             shares[children] = max_min_shares(demands[children], weights[children], share)
     return shares
-
-
-def jain_index(ratios: Floats) -> float | None:
-    """(sum x)^2 / (n sum x^2) of what each got over its share: 1 where all are alike, 1/n where one has all."""
-    squares = float(np.dot(ratios, ratios))
-    return float(ratios.sum()) ** 2 / (len(ratios) * squares) if squares > 0 else None

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from engine.core.evenness import jain_index
 from engine.sim.metrics.accounts import IN, OUT, BacklogLog, LatencySamples, RunCounts, TenantAccount
 from engine.sim.metrics.gaps import Backlog, GapSeries, Level, gap_series, service_differences
 from engine.sim.metrics.groups import Groups, percentiles_of
 from engine.sim.metrics.options import RecorderOptions
 from engine.sim.metrics.outcome import Fairness, Outcome, Totals
 from engine.sim.metrics.samples import Samples
-from engine.sim.metrics.shares import jain_index, tree_shares
+from engine.sim.metrics.shares import tree_shares
 from engine.sim.metrics.timeline import timeline_of
 from engine.sim.metrics.windows import Cells, WindowTable
 from engine.sim.traffic.row import NANOS_PER_S
@@ -139,7 +140,7 @@ def _fairness(records: Records, gaps: GapSeries, window_ns: int, differences: Fl
         mean_difference=float(differences.mean()) if len(differences) else None,
         variance_of_difference=float(differences.var()) if len(differences) else None,
         min_share_ratio=float(ratios.min()) if len(ratios) else None,
-        jain=jain_index(ratios) if len(ratios) else None,
+        jain=jain_index(ratios.tolist()),
         starvation_age_s=max((account.longest_wait_ns for account in records.accounts), default=0) / NANOS_PER_S,
     )
 

@@ -15,6 +15,7 @@ from gateway.admin.backend import Backend
 from gateway.admin.names import invalid
 from gateway.admin.what_if.door import Door, Passed, Presented, TeamCounts, estimate
 from gateway.admin.what_if.engine import EngineChoice, Served, simulate
+from gateway.admin.what_if.progress import Progress, Stage, tell
 from gateway.errors import NoEngineError
 from gateway.status import SystemReport
 from gateway.store.history import PastRequest, past_requests
@@ -39,7 +40,10 @@ class WhatIf:
     async def simulate(self, request: pb.SimulateQuotaPoliciesRequest) -> pb.SimulateQuotaPoliciesResponse:
         window = _parse_window(request)
         wanted = parse_entries(request.entries)
+        if self._turn.locked():
+            tell(Progress(Stage.WAITING))
         async with self._turn:
+            tell(Progress(Stage.READING))
             choice = _engine(await self._status())
             change = self._backend.change(request, "", validate_only=True)
             with as_entry_error():
@@ -47,13 +51,17 @@ class WhatIf:
             until = datetime.now(UTC)
             past = await self._backend.read(past_requests(self._backend.database, until - window, until, MAX_REQUESTS))
             known = [each for each in past if each.team_id in proposed.teams]
+            num_denials = sum(each.output_tokens is None for each in past)
+            num_requests = len(past) - num_denials
             presented = await asyncio.to_thread(estimate, known)
+            tell(Progress(Stage.CURRENT, num_requests, num_denials))
             before = await _outcomes(presented, current, choice)
+            tell(Progress(Stage.PROPOSED, num_requests, num_denials))
             after = await _outcomes(presented, proposed, choice) if wanted else before
         return pb.SimulateQuotaPoliciesResponse(
             tenants=_tenants(before, after),
-            num_requests=sum(each.output_tokens is not None for each in past),
-            num_denials=sum(each.output_tokens is None for each in past),
+            num_requests=num_requests,
+            num_denials=num_denials,
             notes=_notes(past, known, choice, after[0]),
             scheduling_policy=choice.stats.scheduling_policy,
         )

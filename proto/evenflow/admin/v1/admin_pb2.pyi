@@ -989,6 +989,8 @@ class SystemStatus(_message.Message):
     LIVE_REQUESTS_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     LEDGER_FIELD_NUMBER: _builtins.int
+    HTTP_URL_FIELD_NUMBER: _builtins.int
+    LIVE_GATEWAYS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     store_reachable: _builtins.bool
     policy_revision: _builtins.int
@@ -996,6 +998,10 @@ class SystemStatus(_message.Message):
     live_requests: _builtins.int
     metrics_address: _builtins.str
     """HOST:PORT of the Prometheus endpoint on the gateway's machine. Empty: there is none."""
+    http_url: _builtins.str
+    """Base URL for clients of OpenAI's API, of the address that is listened on. Empty: there is no such door."""
+    live_gateways: _builtins.int
+    """Gateways that serve this database, this one included, as it last said. 0: not known."""
     @_builtins.property
     def uptime(self) -> _duration_pb2.Duration: ...
     @_builtins.property
@@ -1014,10 +1020,12 @@ class SystemStatus(_message.Message):
         live_requests: _builtins.int = ...,
         metrics_address: _builtins.str = ...,
         ledger: Global___LedgerStatus | None = ...,
+        http_url: _builtins.str = ...,
+        live_gateways: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ledger", b"ledger", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "ledger", b"ledger", "live_requests", b"live_requests", "metrics_address", b"metrics_address", "policy_revision", b"policy_revision", "schema_revision", b"schema_revision", "store_reachable", b"store_reachable", "uptime", b"uptime", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "http_url", b"http_url", "ledger", b"ledger", "live_gateways", b"live_gateways", "live_requests", b"live_requests", "metrics_address", b"metrics_address", "policy_revision", b"policy_revision", "schema_revision", b"schema_revision", "store_reachable", b"store_reachable", "uptime", b"uptime", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1132,6 +1140,8 @@ class EngineStatus(_message.Message):
     PREEMPTION_PRICES_FIELD_NUMBER: _builtins.int
     UNACKNOWLEDGED_USAGE_FIELD_NUMBER: _builtins.int
     DROPPED_USAGE_FIELD_NUMBER: _builtins.int
+    METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
+    GAP_BOUND_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     reachable: _builtins.bool
     model: _builtins.str
@@ -1161,6 +1171,12 @@ class EngineStatus(_message.Message):
     unacknowledged_usage: _builtins.int
     """Ended requests whose usage no ledger has acknowledged, and those that were forgotten before one had."""
     dropped_usage: _builtins.int
+    metrics_address: _builtins.str
+    """HOST:PORT of the engine's page for Prometheus on its machine. Empty: there is none."""
+    gap_bound: _builtins.float
+    """The most by which the policy lets siblings differ that are both denied something, in cost units by weight. Unset:
+    it promises nothing.
+    """
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantStatus]: ...
     @_builtins.property
@@ -1204,12 +1220,16 @@ class EngineStatus(_message.Message):
         preemption_prices: Global___PreemptionPrices | None = ...,
         unacknowledged_usage: _builtins.int = ...,
         dropped_usage: _builtins.int = ...,
+        metrics_address: _builtins.str = ...,
+        gap_bound: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["preemption_prices", b"preemption_prices"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "gap_bound", b"gap_bound", "preemption_prices", b"preemption_prices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "draining", b"draining", "dropped_usage", b"dropped_usage", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "mean_step_ms", b"mean_step_ms", "model", b"model", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "preemption_prices", b"preemption_prices", "reachable", b"reachable", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "unacknowledged_usage", b"unacknowledged_usage", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "address", b"address", "block_size", b"block_size", "draining", b"draining", "dropped_usage", b"dropped_usage", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "gap_bound", b"gap_bound", "mean_step_ms", b"mean_step_ms", "metrics_address", b"metrics_address", "model", b"model", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "preemption_prices", b"preemption_prices", "reachable", b"reachable", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "unacknowledged_usage", b"unacknowledged_usage", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__gap_bound: _TypeAlias = _typing.Literal["gap_bound"]  # noqa: Y015
+    _WhichOneofArgType__gap_bound: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gap_bound) -> _WhichOneofReturnType__gap_bound | None: ...
 
 Global___EngineStatus: _TypeAlias = EngineStatus  # noqa: Y015
 
@@ -1270,6 +1290,7 @@ class TenantStatus(_message.Message):
     WEIGHT_SHARE_FIELD_NUMBER: _builtins.int
     LEAD_FIELD_NUMBER: _builtins.int
     DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
+    ORGANIZATION_WEIGHT_FIELD_NUMBER: _builtins.int
     team: _builtins.str
     """`organizations/{o}/teams/{t}`."""
     weight: _builtins.float
@@ -1291,11 +1312,16 @@ class TenantStatus(_message.Message):
     served_work: _builtins.float
     """In cost units: a prompt token is one, an output token two."""
     share: _builtins.float
-    """Of the work that all tenants were served, and what the weights give it of that, both 0 to 1."""
+    """Of the work that all tenants were served since the engine began, 0 to 1."""
     weight_share: _builtins.float
+    """What the weights give it now among the tenants that have work or were served in the last five minutes: 1 together,
+    and 0 for the others.
+    """
     lead: _builtins.float
     """How far it is ahead of the least served sibling that has work, in cost units by weight."""
     device_blocks: _builtins.int
+    organization_weight: _builtins.float
+    """Of its organization among the others; above 0, as every weight is. 0: the gateway is too old to tell."""
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
         """Of all its requests together, from arrival to the first step."""
@@ -1324,10 +1350,11 @@ class TenantStatus(_message.Message):
         weight_share: _builtins.float = ...,
         lead: _builtins.float = ...,
         device_blocks: _builtins.int = ...,
+        organization_weight: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["borrowed_tokens", b"borrowed_tokens", "copied_bytes", b"copied_bytes", "device_blocks", b"device_blocks", "lead", b"lead", "num_pauses", b"num_pauses", "num_swaps_in", b"num_swaps_in", "num_swaps_out", b"num_swaps_out", "output_tokens", b"output_tokens", "paused", b"paused", "prefill_tokens", b"prefill_tokens", "recomputed_tokens", b"recomputed_tokens", "running", b"running", "served_work", b"served_work", "share", b"share", "standing", b"standing", "swapped", b"swapped", "team", b"team", "wait", b"wait", "waiting", b"waiting", "weight", b"weight", "weight_share", b"weight_share"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["borrowed_tokens", b"borrowed_tokens", "copied_bytes", b"copied_bytes", "device_blocks", b"device_blocks", "lead", b"lead", "num_pauses", b"num_pauses", "num_swaps_in", b"num_swaps_in", "num_swaps_out", b"num_swaps_out", "organization_weight", b"organization_weight", "output_tokens", b"output_tokens", "paused", b"paused", "prefill_tokens", b"prefill_tokens", "recomputed_tokens", b"recomputed_tokens", "running", b"running", "served_work", b"served_work", "share", b"share", "standing", b"standing", "swapped", b"swapped", "team", b"team", "wait", b"wait", "waiting", b"waiting", "weight", b"weight", "weight_share", b"weight_share"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3463,6 +3490,130 @@ class UsageSum(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UsageSum: _TypeAlias = UsageSum  # noqa: Y015
+
+@_typing.final
+class QueryDenialsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARENT_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    parent: _builtins.str
+    """An organization, a team or a key, whose requests were refused. Empty: everybody's."""
+    interval: Global___UsageInterval.ValueType
+    """The time of one row, in UTC. Unset: one row per limit for the whole time."""
+    page_size: _builtins.int
+    """Default 50, at most 1,000. Of each time those first that refused most."""
+    page_token: _builtins.str
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """Does not count any more."""
+
+    def __init__(
+        self,
+        *,
+        parent: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        interval: Global___UsageInterval.ValueType = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "interval", b"interval", "page_size", b"page_size", "page_token", b"page_token", "parent", b"parent", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryDenialsRequest: _TypeAlias = QueryDenialsRequest  # noqa: Y015
+
+@_typing.final
+class QueryDenialsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___DenialSum]: ...
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[Global___DenialSum] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryDenialsResponse: _TypeAlias = QueryDenialsResponse  # noqa: Y015
+
+@_typing.final
+class DenialSum(_message.Message):
+    """What one limit refused. A request that several limits refused counts at each of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_TIME_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    DIMENSION_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
+    REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    TEAM_COUNT_FIELD_NUMBER: _builtins.int
+    INPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    RESERVED_TOKENS_FIELD_NUMBER: _builtins.int
+    LAST_TIME_FIELD_NUMBER: _builtins.int
+    LONGEST_WAIT_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """The resource that the limit belongs to, by the name that it had then."""
+    dimension: _builtins.str
+    """"requests", "input_tokens", "output_tokens", "total_tokens", "cost_units", "concurrency" or "budget"."""
+    shadow: _builtins.bool
+    """The limit is in SHADOW: the requests ran."""
+    request_count: _builtins.int
+    team_count: _builtins.int
+    """How many teams they were of."""
+    input_tokens: _builtins.int
+    """Of the requests together: their prompts, and all that would have been reserved."""
+    reserved_tokens: _builtins.int
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """The begin of the row's time. Unset without an interval."""
+
+    @_builtins.property
+    def last_time(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def longest_wait(self) -> _duration_pb2.Duration:
+        """The longest that one of them had to wait for the limit. Unset: it is not known of any, or never ends."""
+
+    def __init__(
+        self,
+        *,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        node: _builtins.str = ...,
+        dimension: _builtins.str = ...,
+        shadow: _builtins.bool = ...,
+        request_count: _builtins.int = ...,
+        team_count: _builtins.int = ...,
+        input_tokens: _builtins.int = ...,
+        reserved_tokens: _builtins.int = ...,
+        last_time: _timestamp_pb2.Timestamp | None = ...,
+        longest_wait: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_time", b"last_time", "longest_wait", b"longest_wait", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dimension", b"dimension", "input_tokens", b"input_tokens", "last_time", b"last_time", "longest_wait", b"longest_wait", "node", b"node", "request_count", b"request_count", "reserved_tokens", b"reserved_tokens", "shadow", b"shadow", "start_time", b"start_time", "team_count", b"team_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DenialSum: _TypeAlias = DenialSum  # noqa: Y015
 
 @_typing.final
 class QueueEntry(_message.Message):

@@ -265,6 +265,11 @@ class AdminServiceStub:
                 request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryUsageRequest.SerializeToString,
                 response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryUsageResponse.FromString,
                 _registered_method=True)
+        self.QueryDenials = channel.unary_unary(
+                '/evenflow.admin.v1.AdminService/QueryDenials',
+                request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryDenialsRequest.SerializeToString,
+                response_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryDenialsResponse.FromString,
+                _registered_method=True)
         self.GetSystemStatus = channel.unary_unary(
                 '/evenflow.admin.v1.AdminService/GetSystemStatus',
                 request_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.GetSystemStatusRequest.SerializeToString,
@@ -592,6 +597,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def QueryDenials(self, request, context):
+        """How often each limit refused requests, or would have, of those that are still on record.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSystemStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -859,6 +871,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.QueryUsage,
                     request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryUsageRequest.FromString,
                     response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryUsageResponse.SerializeToString,
+            ),
+            'QueryDenials': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryDenials,
+                    request_deserializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryDenialsRequest.FromString,
+                    response_serializer=evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryDenialsResponse.SerializeToString,
             ),
             'GetSystemStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSystemStatus,
@@ -2128,6 +2145,33 @@ class AdminService:
             '/evenflow.admin.v1.AdminService/QueryUsage',
             evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryUsageRequest.SerializeToString,
             evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryDenials(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.admin.v1.AdminService/QueryDenials',
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryDenialsRequest.SerializeToString,
+            evenflow_dot_admin_dot_v1_dot_admin__pb2.QueryDenialsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -107,6 +107,8 @@ class AdminServiceStub:
     """Health of the parts and the engine's figures.
     Sums of the ledger. Equal to its rows at any time.
     """
+    QueryDenials: _grpc.UnaryUnaryMultiCallable[_admin_pb2.QueryDenialsRequest, _admin_pb2.QueryDenialsResponse]
+    """How often each limit refused requests, or would have, of those that are still on record."""
     GetSystemStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetSystemStatusRequest, _admin_pb2.SystemStatus]
     SetSchedulingPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetSchedulingPolicyRequest, _admin_pb2.SetSchedulingPolicyResponse]
     """From the next step on the engines decide by other policies, whose counters are carried over. Lasts until an engine
@@ -193,6 +195,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Health of the parts and the engine's figures.
     Sums of the ledger. Equal to its rows at any time.
     """
+    QueryDenials: _aio.UnaryUnaryMultiCallable[_admin_pb2.QueryDenialsRequest, _admin_pb2.QueryDenialsResponse]  # type: ignore[assignment]
+    """How often each limit refused requests, or would have, of those that are still on record."""
     GetSystemStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetSystemStatusRequest, _admin_pb2.SystemStatus]  # type: ignore[assignment]
     SetSchedulingPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetSchedulingPolicyRequest, _admin_pb2.SetSchedulingPolicyResponse]  # type: ignore[assignment]
     """From the next step on the engines decide by other policies, whose counters are carried over. Lasts until an engine
@@ -552,6 +556,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Health of the parts and the engine's figures.
         Sums of the ledger. Equal to its rows at any time.
         """
+
+    @_abc_1.abstractmethod
+    def QueryDenials(
+        self,
+        request: _admin_pb2.QueryDenialsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.QueryDenialsResponse, _abc.Awaitable[_admin_pb2.QueryDenialsResponse]]:
+        """How often each limit refused requests, or would have, of those that are still on record."""
 
     @_abc_1.abstractmethod
     def GetSystemStatus(

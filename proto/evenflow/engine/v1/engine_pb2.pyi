@@ -974,6 +974,8 @@ class GetStatsResponse(_message.Message):
     UNACKNOWLEDGED_USAGE_FIELD_NUMBER: _builtins.int
     DROPPED_USAGE_FIELD_NUMBER: _builtins.int
     NEW_REQUEST_WAIT_NS_FIELD_NUMBER: _builtins.int
+    METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
+    GAP_BOUND_FIELD_NUMBER: _builtins.int
     scheduling_policy: _builtins.str
     preemption_policy: _builtins.str
     running: _builtins.int
@@ -1010,6 +1012,12 @@ class GetStatsResponse(_message.Message):
     new_request_wait_ns: _builtins.int
     """What a request that comes now may wait before its first step, by the pace at which requests were lately taken in.
     Unset: nobody can tell.
+    """
+    metrics_address: _builtins.str
+    """HOST:PORT of the page for Prometheus on the engine's machine. Empty: there is none."""
+    gap_bound: _builtins.float
+    """The most by which the policy lets siblings differ that are both denied something, in cost units by weight. Unset:
+    it promises nothing.
     """
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantStats]: ...
@@ -1055,13 +1063,20 @@ class GetStatsResponse(_message.Message):
         unacknowledged_usage: _builtins.int = ...,
         dropped_usage: _builtins.int = ...,
         new_request_wait_ns: _builtins.int | None = ...,
+        metrics_address: _builtins.str = ...,
+        gap_bound: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_new_request_wait_ns", b"_new_request_wait_ns", "new_request_wait_ns", b"new_request_wait_ns", "prices", b"prices"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "_new_request_wait_ns", b"_new_request_wait_ns", "gap_bound", b"gap_bound", "new_request_wait_ns", b"new_request_wait_ns", "prices", b"prices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_new_request_wait_ns", b"_new_request_wait_ns", "block_size", b"block_size", "draining", b"draining", "dropped_usage", b"dropped_usage", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "mean_step_ms", b"mean_step_ms", "new_request_wait_ns", b"new_request_wait_ns", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "prices", b"prices", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "unacknowledged_usage", b"unacknowledged_usage", "uptime_s", b"uptime_s", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "_new_request_wait_ns", b"_new_request_wait_ns", "block_size", b"block_size", "draining", b"draining", "dropped_usage", b"dropped_usage", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "gap_bound", b"gap_bound", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "mean_step_ms", b"mean_step_ms", "metrics_address", b"metrics_address", "new_request_wait_ns", b"new_request_wait_ns", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "prices", b"prices", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "unacknowledged_usage", b"unacknowledged_usage", "uptime_s", b"uptime_s", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__gap_bound: _TypeAlias = _typing.Literal["gap_bound"]  # noqa: Y015
+    _WhichOneofArgType__gap_bound: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound"]  # noqa: Y015
     _WhichOneofReturnType__new_request_wait_ns: _TypeAlias = _typing.Literal["new_request_wait_ns"]  # noqa: Y015
     _WhichOneofArgType__new_request_wait_ns: _TypeAlias = _typing.Literal["_new_request_wait_ns", b"_new_request_wait_ns"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gap_bound) -> _WhichOneofReturnType__gap_bound | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__new_request_wait_ns) -> _WhichOneofReturnType__new_request_wait_ns | None: ...
 
 Global___GetStatsResponse: _TypeAlias = GetStatsResponse  # noqa: Y015
@@ -1191,8 +1206,11 @@ class TenantStats(_message.Message):
     served_work: _builtins.float
     """In cost units: a prompt token is one, an output token two, and tokens that are computed again are none."""
     share: _builtins.float
-    """Of the work that all tenants were served, and what the weights give it of that, both 0 to 1."""
+    """Of the work that all tenants were served since the engine began, 0 to 1."""
     weight_share: _builtins.float
+    """What the weights give it now among the tenants that have work or were served in the last five minutes: 1 together,
+    and 0 for the others.
+    """
     lead: _builtins.float
     """How far its counter is ahead of the least served sibling that has work, on the level where it is furthest; 0
     where the policy does not count.

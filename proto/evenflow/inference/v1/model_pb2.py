@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!evenflow/inference/v1/model.proto\x12\x15\x65venflow.inference.v1\"\xbb\x01\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x02 \x01(\x03\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\x03\x12\x14\n\x0c\x61rchitecture\x18\x04 \x01(\t\x12\x17\n\x0fparameter_count\x18\x05 \x01(\x03\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x19\n\x11has_chat_template\x18\x07 \x01(\x08\x12\x1a\n\x12max_request_tokens\x18\x08 \x01(\x03\"\x13\n\x11ListModelsRequest\"B\n\x12ListModelsResponse\x12,\n\x06models\x18\x01 \x03(\x0b\x32\x1c.evenflow.inference.v1.Model\"\x1f\n\x0fGetModelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"?\n\x10GetModelResponse\x12+\n\x05model\x18\x01 \x01(\x0b\x32\x1c.evenflow.inference.v1.Model2\xce\x01\n\x0cModelService\x12\x61\n\nListModels\x12(.evenflow.inference.v1.ListModelsRequest\x1a).evenflow.inference.v1.ListModelsResponse\x12[\n\x08GetModel\x12&.evenflow.inference.v1.GetModelRequest\x1a\'.evenflow.inference.v1.GetModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!evenflow/inference/v1/model.proto\x12\x15\x65venflow.inference.v1\"\xbb\x01\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x63ontext_tokens\x18\x02 \x01(\x03\x12\x17\n\x0fvocabulary_size\x18\x03 \x01(\x03\x12\x14\n\x0c\x61rchitecture\x18\x04 \x01(\t\x12\x17\n\x0fparameter_count\x18\x05 \x01(\x03\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x19\n\x11has_chat_template\x18\x07 \x01(\x08\x12\x1a\n\x12max_request_tokens\x18\x08 \x01(\x03\"\x13\n\x11ListModelsRequest\"B\n\x12ListModelsResponse\x12,\n\x06models\x18\x01 \x03(\x0b\x32\x1c.evenflow.inference.v1.Model\"\x1f\n\x0fGetModelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"?\n\x10GetModelResponse\x12+\n\x05model\x18\x01 \x01(\x0b\x32\x1c.evenflow.inference.v1.Model\"#\n\x13GetTokenizerRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x9d\x02\n\x14GetTokenizerResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0etokenizer_json\x18\x02 \x01(\x0c\x12\x15\n\rchat_template\x18\x03 \x01(\t\x12\x19\n\x0c\x62os_token_id\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x15\n\reos_token_ids\x18\x05 \x03(\r\x12\x19\n\x0cpad_token_id\x18\x06 \x01(\rH\x01\x88\x01\x01\x12\x19\n\x0cunk_token_id\x18\x07 \x01(\rH\x02\x88\x01\x01\x12\x15\n\radd_bos_token\x18\x08 \x01(\x08\x12\x16\n\x0e\x63ontext_tokens\x18\t \x01(\x03\x42\x0f\n\r_bos_token_idB\x0f\n\r_pad_token_idB\x0f\n\r_unk_token_id2\xb7\x02\n\x0cModelService\x12\x61\n\nListModels\x12(.evenflow.inference.v1.ListModelsRequest\x1a).evenflow.inference.v1.ListModelsResponse\x12[\n\x08GetModel\x12&.evenflow.inference.v1.GetModelRequest\x1a\'.evenflow.inference.v1.GetModelResponse\x12g\n\x0cGetTokenizer\x12*.evenflow.inference.v1.GetTokenizerRequest\x1a+.evenflow.inference.v1.GetTokenizerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,6 +41,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMODELREQUEST']._serialized_end=370
   _globals['_GETMODELRESPONSE']._serialized_start=372
   _globals['_GETMODELRESPONSE']._serialized_end=435
-  _globals['_MODELSERVICE']._serialized_start=438
-  _globals['_MODELSERVICE']._serialized_end=644
+  _globals['_GETTOKENIZERREQUEST']._serialized_start=437
+  _globals['_GETTOKENIZERREQUEST']._serialized_end=472
+  _globals['_GETTOKENIZERRESPONSE']._serialized_start=475
+  _globals['_GETTOKENIZERRESPONSE']._serialized_end=760
+  _globals['_MODELSERVICE']._serialized_start=763
+  _globals['_MODELSERVICE']._serialized_end=1074
 # @@protoc_insertion_point(module_scope)

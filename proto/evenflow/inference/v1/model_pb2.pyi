@@ -135,3 +135,83 @@ class GetModelResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetModelResponse: _TypeAlias = GetModelResponse  # noqa: Y015
+
+@_typing.final
+class GetTokenizerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Of a model. Empty: the only one that there is."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTokenizerRequest: _TypeAlias = GetTokenizerRequest  # noqa: Y015
+
+@_typing.final
+class GetTokenizerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOKENIZER_JSON_FIELD_NUMBER: _builtins.int
+    CHAT_TEMPLATE_FIELD_NUMBER: _builtins.int
+    BOS_TOKEN_ID_FIELD_NUMBER: _builtins.int
+    EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    PAD_TOKEN_ID_FIELD_NUMBER: _builtins.int
+    UNK_TOKEN_ID_FIELD_NUMBER: _builtins.int
+    ADD_BOS_TOKEN_FIELD_NUMBER: _builtins.int
+    CONTEXT_TOKENS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    tokenizer_json: _builtins.bytes
+    """The Hugging Face `tokenizers` JSON form, UTF-8: megabytes, more than most clients take unless told to."""
+    chat_template: _builtins.str
+    """Jinja2. Empty: the model has none."""
+    bos_token_id: _builtins.int
+    pad_token_id: _builtins.int
+    unk_token_id: _builtins.int
+    add_bos_token: _builtins.bool
+    """A text prompt, but no chat, begins with `bos_token_id`."""
+    context_tokens: _builtins.int
+    @_builtins.property
+    def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The first one is the model's own."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        tokenizer_json: _builtins.bytes = ...,
+        chat_template: _builtins.str = ...,
+        bos_token_id: _builtins.int | None = ...,
+        eos_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        pad_token_id: _builtins.int | None = ...,
+        unk_token_id: _builtins.int | None = ...,
+        add_bos_token: _builtins.bool = ...,
+        context_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bos_token_id", b"_bos_token_id", "_pad_token_id", b"_pad_token_id", "_unk_token_id", b"_unk_token_id", "bos_token_id", b"bos_token_id", "pad_token_id", b"pad_token_id", "unk_token_id", b"unk_token_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bos_token_id", b"_bos_token_id", "_pad_token_id", b"_pad_token_id", "_unk_token_id", b"_unk_token_id", "add_bos_token", b"add_bos_token", "bos_token_id", b"bos_token_id", "chat_template", b"chat_template", "context_tokens", b"context_tokens", "eos_token_ids", b"eos_token_ids", "name", b"name", "pad_token_id", b"pad_token_id", "tokenizer_json", b"tokenizer_json", "unk_token_id", b"unk_token_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bos_token_id: _TypeAlias = _typing.Literal["bos_token_id"]  # noqa: Y015
+    _WhichOneofArgType__bos_token_id: _TypeAlias = _typing.Literal["_bos_token_id", b"_bos_token_id"]  # noqa: Y015
+    _WhichOneofReturnType__pad_token_id: _TypeAlias = _typing.Literal["pad_token_id"]  # noqa: Y015
+    _WhichOneofArgType__pad_token_id: _TypeAlias = _typing.Literal["_pad_token_id", b"_pad_token_id"]  # noqa: Y015
+    _WhichOneofReturnType__unk_token_id: _TypeAlias = _typing.Literal["unk_token_id"]  # noqa: Y015
+    _WhichOneofArgType__unk_token_id: _TypeAlias = _typing.Literal["_unk_token_id", b"_unk_token_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bos_token_id) -> _WhichOneofReturnType__bos_token_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pad_token_id) -> _WhichOneofReturnType__pad_token_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unk_token_id) -> _WhichOneofReturnType__unk_token_id | None: ...
+
+Global___GetTokenizerResponse: _TypeAlias = GetTokenizerResponse  # noqa: Y015

@@ -44,6 +44,11 @@ class ModelServiceStub:
                 request_serializer=evenflow_dot_inference_dot_v1_dot_model__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=evenflow_dot_inference_dot_v1_dot_model__pb2.GetModelResponse.FromString,
                 _registered_method=True)
+        self.GetTokenizer = channel.unary_unary(
+                '/evenflow.inference.v1.ModelService/GetTokenizer',
+                request_serializer=evenflow_dot_inference_dot_v1_dot_model__pb2.GetTokenizerRequest.SerializeToString,
+                response_deserializer=evenflow_dot_inference_dot_v1_dot_model__pb2.GetTokenizerResponse.FromString,
+                _registered_method=True)
 
 
 class ModelServiceServicer:
@@ -61,6 +66,13 @@ class ModelServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTokenizer(self, request, context):
+        """What turns text into the token ids that are billed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ModelServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -73,6 +85,11 @@ def add_ModelServiceServicer_to_server(servicer, server):
                     servicer.GetModel,
                     request_deserializer=evenflow_dot_inference_dot_v1_dot_model__pb2.GetModelRequest.FromString,
                     response_serializer=evenflow_dot_inference_dot_v1_dot_model__pb2.GetModelResponse.SerializeToString,
+            ),
+            'GetTokenizer': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTokenizer,
+                    request_deserializer=evenflow_dot_inference_dot_v1_dot_model__pb2.GetTokenizerRequest.FromString,
+                    response_serializer=evenflow_dot_inference_dot_v1_dot_model__pb2.GetTokenizerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -129,6 +146,33 @@ class ModelService:
             '/evenflow.inference.v1.ModelService/GetModel',
             evenflow_dot_inference_dot_v1_dot_model__pb2.GetModelRequest.SerializeToString,
             evenflow_dot_inference_dot_v1_dot_model__pb2.GetModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTokenizer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/evenflow.inference.v1.ModelService/GetTokenizer',
+            evenflow_dot_inference_dot_v1_dot_model__pb2.GetTokenizerRequest.SerializeToString,
+            evenflow_dot_inference_dot_v1_dot_model__pb2.GetTokenizerResponse.FromString,
             options,
             channel_credentials,
             insecure,

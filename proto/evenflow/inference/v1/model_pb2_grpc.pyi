@@ -33,12 +33,16 @@ class ModelServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ModelServiceAsyncStub: ...
     ListModels: _grpc.UnaryUnaryMultiCallable[_model_pb2.ListModelsRequest, _model_pb2.ListModelsResponse]
     GetModel: _grpc.UnaryUnaryMultiCallable[_model_pb2.GetModelRequest, _model_pb2.GetModelResponse]
+    GetTokenizer: _grpc.UnaryUnaryMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]
+    """What turns text into the token ids that are billed."""
 
 @_typing.type_check_only
 class ModelServiceAsyncStub(ModelServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListModels: _aio.UnaryUnaryMultiCallable[_model_pb2.ListModelsRequest, _model_pb2.ListModelsResponse]  # type: ignore[assignment]
     GetModel: _aio.UnaryUnaryMultiCallable[_model_pb2.GetModelRequest, _model_pb2.GetModelResponse]  # type: ignore[assignment]
+    GetTokenizer: _aio.UnaryUnaryMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]  # type: ignore[assignment]
+    """What turns text into the token ids that are billed."""
 
 class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -54,5 +58,13 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _model_pb2.GetModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_model_pb2.GetModelResponse, _abc.Awaitable[_model_pb2.GetModelResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetTokenizer(
+        self,
+        request: _model_pb2.GetTokenizerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_model_pb2.GetTokenizerResponse, _abc.Awaitable[_model_pb2.GetTokenizerResponse]]:
+        """What turns text into the token ids that are billed."""
 
 def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,36 @@
+"""Every span, attribute and event that leaves this process in a trace, by name.
+
+All are Evenflow's own: what OpenTelemetry's conventions for GenAI have names for is said by the gateway, on the span
+that these are children of. `docs/traces.md` says what each means.
+"""
+
+SPAN_QUEUE = "evenflow.queue"
+SPAN_PREFILL = "evenflow.prefill"
+SPAN_DECODE = "evenflow.decode"
+SPAN_PREEMPTED = "evenflow.preempted"
+SPAN_SWAP_OUT = "evenflow.swap_out"
+SPAN_SWAP_IN = "evenflow.swap_in"
+SPAN_RECOMPUTE = "evenflow.recompute"
+SPAN_STEP = "evenflow.step"
+
+ATTRIBUTE_GENERATION_ID = "evenflow.generation_id"
+ATTRIBUTE_TENANT = "evenflow.tenant"
+ATTRIBUTE_PRIORITY_CLASS = "evenflow.priority_class"
+ATTRIBUTE_WEIGHT = "evenflow.weight"
+ATTRIBUTE_QUEUE_DEPTH = "evenflow.queue.depth_at_entry"
+ATTRIBUTE_QUEUE_POSITION = "evenflow.queue.position"
+ATTRIBUTE_DISPATCH_REASON = "evenflow.queue.dispatch_reason"
+ATTRIBUTE_PROMPT_TOKENS = "evenflow.prompt_tokens"
+ATTRIBUTE_CACHED_PROMPT_TOKENS = "evenflow.cached_prompt_tokens"
+ATTRIBUTE_CHUNKS = "evenflow.prefill.chunks"
+ATTRIBUTE_OUTPUT_TOKENS = "evenflow.output_tokens"
+ATTRIBUTE_STEPS = "evenflow.steps"
+ATTRIBUTE_PREEMPTION_MODE = "evenflow.preemption.mode"
+ATTRIBUTE_PREEMPTION_REASON = "evenflow.preemption.reason"
+ATTRIBUTE_VICTIM_OF = "evenflow.preemption.victim_of"
+ATTRIBUTE_OMITTED_PREEMPTIONS = "evenflow.preemption.omitted"
+ATTRIBUTE_BLOCKS = "evenflow.blocks"
+ATTRIBUTE_BYTES = "evenflow.bytes"
+ATTRIBUTE_TOKENS = "evenflow.tokens"
+ATTRIBUTE_SEQUENCES = "evenflow.sequences"
+ATTRIBUTE_FINISH_REASON = "evenflow.finish_reason"

@@ -1,0 +1,181 @@
+"""`chat.completion` and `chat.completion.chunk`, as OpenAI has them."""
+
+from collections import abc
+from typing import Literal
+
+from pydantic import BaseModel
+
+from gateway.engine_client import TokenLogprobs
+from gateway.errors import GatewayError
+from gateway.http.event_stream import DONE, event
+from gateway.http.failure_events import failure_event
+from gateway.http.generating import Result
+from gateway.http.reply_parts import (
+    FinishWord,
+    Head,
+    StopReason,
+    Usage,
+    finish_word,
+    shown_logprobs,
+    stop_reason,
+    token_bytes,
+)
+from gateway.servicer.outcome import Delta, Outcome
+from gateway.tokenizer import Tokenizer
+
+
+class TopLogprob(BaseModel):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class Message(BaseModel):
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class Choice(BaseModel):
+    """`stop_reason` says what cut the output, where `finish_reason` has no word for it."""
+
+    index: int
+    message: Message
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishWord
+    stop_reason: StopReason | None
+
+
+class ChatCompletion(BaseModel):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage
+    service_tier: str | None
+    system_fingerprint: None = None
+
+
+class MessageDelta(BaseModel):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChunkChoice(BaseModel):
+    index: int
+    delta: MessageDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishWord | None
+    stop_reason: StopReason | None = None
+
+
+class ChatCompletionChunk(BaseModel):
+    """`usage` is there only where it was asked for: null but in the last chunk, which has no choices."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    service_tier: str | None
+    system_fingerprint: None = None
+    usage: Usage | None = None
+
+
+class ChatWording:
+    """The answer to one chat. `includes_usage`: a stream tells it."""
+
+    def __init__(self, head: Head, *, has_logprobs: bool, includes_usage: bool) -> None:
+        self._head = head
+        self._has_logprobs = has_logprobs
+        self._includes_usage = includes_usage
+
+    def whole(self, results: abc.Sequence[Result]) -> ChatCompletion:
+        return ChatCompletion(
+            id=self._id,
+            created=self._head.created,
+            model=self._head.model,
+            service_tier=self._head.service_tier,
+            choices=[self._choice(index, result) for index, result in enumerate(results)],
+            usage=Usage.of(result.outcome for result in results),
+        )
+
+    def opening(self, choice: int) -> bytes:
+        return self._piece(choice, MessageDelta(role="assistant", content=""), None)
+
+    def delta(self, choice: int, delta: Delta) -> bytes:
+        logprobs = self._logprobs((delta,))
+        if not delta.text and not (logprobs and logprobs.content):
+            return b""  # the tokens are counted; they add nothing that can be shown
+        return self._piece(choice, MessageDelta(content=delta.text), logprobs)
+
+    def ending(self, choice: int, outcome: Outcome) -> bytes:
+        word, reason = finish_word(outcome), stop_reason(outcome)
+        end = ChunkChoice(index=choice, delta=MessageDelta(), logprobs=None, finish_reason=word, stop_reason=reason)
+        return self._event([end])
+
+    def closing(self, outcomes: abc.Sequence[Outcome]) -> bytes:
+        return (self._event([], Usage.of(outcomes)) if self._includes_usage else b"") + DONE
+
+    def failure(self, error: GatewayError, request_id: str) -> bytes:
+        return failure_event(error, request_id)
+
+    @property
+    def _id(self) -> str:
+        return f"chatcmpl-{self._head.generation_id}"
+
+    def _choice(self, index: int, result: Result) -> Choice:
+        return Choice(
+            index=index,
+            message=Message(content=result.text),
+            logprobs=self._logprobs(result.deltas),
+            finish_reason=finish_word(result.outcome),
+            stop_reason=stop_reason(result.outcome),
+        )
+
+    def _piece(self, index: int, delta: MessageDelta, logprobs: ChatLogprobs | None) -> bytes:
+        return self._event([ChunkChoice(index=index, delta=delta, logprobs=logprobs, finish_reason=None)])
+
+    def _event(self, choices: list[ChunkChoice], usage: Usage | None = None) -> bytes:
+        chunk = ChatCompletionChunk(
+            id=self._id,
+            object="chat.completion.chunk",
+            created=self._head.created,
+            model=self._head.model,
+            choices=choices,
+            service_tier=self._head.service_tier,
+            system_fingerprint=None,
+        )
+        if self._includes_usage:
+            chunk.usage = usage
+        return event(chunk.model_dump_json(exclude_unset=True).encode())
+
+    def _logprobs(self, deltas: abc.Iterable[Delta]) -> ChatLogprobs | None:
+        if not self._has_logprobs:
+            return None
+        tokenizer = self._head.tokenizer
+        entries = [entry for delta in deltas for entry in shown_logprobs(delta, tokenizer)]
+        return ChatLogprobs(content=[token_logprob(token_id, entry, tokenizer) for token_id, entry in entries])
+
+
+def token_logprob(token_id: int, entry: TokenLogprobs, tokenizer: Tokenizer) -> TokenLogprob:
+    """One entry of OpenAI's list."""
+    return TokenLogprob(
+        token=tokenizer.token_text(token_id),
+        logprob=entry.logprob,
+        bytes=token_bytes(tokenizer, token_id),
+        top_logprobs=[
+            TopLogprob(token=tokenizer.token_text(top_id), logprob=logprob, bytes=token_bytes(tokenizer, top_id))
+            for top_id, logprob in entry.top
+        ],
+    )

@@ -1,0 +1,122 @@
+"""`text_completion`, whole and in pieces, as OpenAI has it."""
+
+from collections import abc
+from typing import Literal
+
+from pydantic import BaseModel
+
+from gateway.errors import GatewayError
+from gateway.http.event_stream import DONE, event
+from gateway.http.failure_events import failure_event
+from gateway.http.generating import Result
+from gateway.http.reply_parts import FinishWord, Head, StopReason, Usage, finish_word, shown_logprobs, stop_reason
+from gateway.servicer.outcome import Delta, Outcome
+
+
+class TextLogprobs(BaseModel):
+    """One entry per token in each list. `text_offset` counts characters from the beginning of the choice's tokens."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class TextChoice(BaseModel):
+    """`stop_reason` says what cut the output, where `finish_reason` has no word for it."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: FinishWord | None
+    stop_reason: StopReason | None
+
+
+class Completion(BaseModel):
+    """A piece of a stream has `usage` only where it was asked for: null but in the last one, without choices."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[TextChoice]
+    service_tier: str | None
+    system_fingerprint: None = None
+    usage: Usage | None = None
+
+
+class CompletionWording:
+    """The answer to one request. `includes_usage`: a stream tells it."""
+
+    def __init__(self, head: Head, *, has_logprobs: bool, includes_usage: bool) -> None:
+        self._head = head
+        self._has_logprobs = has_logprobs
+        self._includes_usage = includes_usage
+        self._offset_by_choice: dict[int, int] = {}
+
+    def whole(self, results: abc.Sequence[Result]) -> Completion:
+        completion = self._completion([self._whole_choice(index, result) for index, result in enumerate(results)])
+        completion.usage = Usage.of(result.outcome for result in results)
+        return completion
+
+    def opening(self, choice: int) -> bytes:
+        return b""
+
+    def delta(self, choice: int, delta: Delta) -> bytes:
+        logprobs = self._logprobs(choice, (delta,))
+        if not delta.text and not (logprobs and logprobs.tokens):
+            return b""
+        piece = TextChoice(index=choice, text=delta.text, logprobs=logprobs, finish_reason=None, stop_reason=None)
+        return self._event([piece])
+
+    def ending(self, choice: int, outcome: Outcome) -> bytes:
+        word, reason = finish_word(outcome), stop_reason(outcome)
+        return self._event([TextChoice(index=choice, text="", logprobs=None, finish_reason=word, stop_reason=reason)])
+
+    def closing(self, outcomes: abc.Sequence[Outcome]) -> bytes:
+        return (self._event([], Usage.of(outcomes)) if self._includes_usage else b"") + DONE
+
+    def failure(self, error: GatewayError, request_id: str) -> bytes:
+        return failure_event(error, request_id)
+
+    def _completion(self, choices: list[TextChoice]) -> Completion:
+        head = self._head
+        return Completion(
+            id=f"cmpl-{head.generation_id}",
+            object="text_completion",
+            created=head.created,
+            model=head.model,
+            choices=choices,
+            service_tier=head.service_tier,
+            system_fingerprint=None,
+        )
+
+    def _event(self, choices: list[TextChoice], usage: Usage | None = None) -> bytes:
+        piece = self._completion(choices)
+        if self._includes_usage:
+            piece.usage = usage
+        return event(piece.model_dump_json(exclude_unset=True).encode())
+
+    def _whole_choice(self, index: int, result: Result) -> TextChoice:
+        return TextChoice(
+            index=index,
+            text=result.text,
+            logprobs=self._logprobs(index, result.deltas),
+            finish_reason=finish_word(result.outcome),
+            stop_reason=stop_reason(result.outcome),
+        )
+
+    def _logprobs(self, choice: int, deltas: abc.Iterable[Delta]) -> TextLogprobs | None:
+        if not self._has_logprobs:
+            return None
+        tokenizer = self._head.tokenizer
+        told = TextLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+        for delta in deltas:
+            for token_id, entry in shown_logprobs(delta, tokenizer):
+                token, offset = tokenizer.token_text(token_id), self._offset_by_choice.get(choice, 0)
+                told.tokens.append(token)
+                told.token_logprobs.append(entry.logprob)
+                told.top_logprobs.append({tokenizer.token_text(top_id): logprob for top_id, logprob in entry.top})
+                told.text_offset.append(offset)
+                self._offset_by_choice[choice] = offset + len(token)
+        return told

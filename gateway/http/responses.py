@@ -1,0 +1,119 @@
+"""`POST /v1/responses`: the part of it that is text in and text out. Nothing is stored, so nothing is continued."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from evenflow.inference.v1 import generation_pb2 as pb
+from gateway.errors import FieldViolation, InvalidFieldError
+from gateway.http.asks import OFF, Ask, Neutral
+from gateway.http.chat import MAX_PARTS, message_of
+from gateway.http.generation_ask import (
+    SAFETY_IDENTIFIER,
+    GenerationAsk,
+    Label,
+    Options,
+    OutputTokens,
+    base_spec,
+    labels_of,
+)
+from gateway.http.param_names import renaming
+from gateway.servicer.validation import MAX_CHAT_MESSAGES, MAX_LOGPROBS
+
+LOGPROBS = "message.output_text.logprobs"
+
+response_params = renaming(
+    {
+        "prompt": "input",
+        "chat": "input",
+        "chat.messages": "input",
+        "output.logprobs": "top_logprobs",
+        "stopping.max_output_tokens": "max_output_tokens",
+    }
+)
+
+
+class ResponsePart(Ask):
+    """Text of a turn: `output_text` is what an earlier answer said."""
+
+    NEUTRAL: ClassVar[Neutral] = {"annotations": (None, []), "logprobs": (None, [])}
+
+    type: Literal["input_text", "output_text"]
+    text: str
+
+
+class InputMessage(Ask):
+    """One turn. `id` and `status` are what an earlier answer called it; they mean nothing here."""
+
+    NEUTRAL: ClassVar[Neutral] = {"phase": OFF}
+
+    type: Literal["message"] | None = None
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[ResponsePart], Field(min_length=1, max_length=MAX_PARTS)]
+    id: str | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+
+    def require_known(self, path: str = "") -> None:
+        super().require_known(path)
+        for index, part in enumerate(() if isinstance(self.content, str) else self.content):
+            part.require_known(f"{path}content[{index}].")
+
+    def to_pb(self) -> pb.ChatMessage:
+        return message_of(self.role, self.content)
+
+
+class ResponseRequest(GenerationAsk):
+    """`instructions` come before the input, as the system's words."""
+
+    NEUTRAL: ClassVar[Neutral] = {
+        "background": (None, False),
+        "context_management": (None, []),
+        "conversation": OFF,
+        "max_tool_calls": OFF,
+        "parallel_tool_calls": (None, True, False),
+        "previous_response_id": OFF,
+        "prompt": OFF,
+        "prompt_cache_key": OFF,
+        "prompt_cache_retention": OFF,
+        "reasoning": (None, {}),
+        "store": (None, False),
+        "stream_options": (None, {}, {"include_obfuscation": False}),
+        "text": (None, {}, {"format": {"type": "text"}}),
+        "tool_choice": (None, "none", "auto"),
+        "tools": (None, []),
+        "truncation": (None, "disabled"),
+    }
+
+    input: (
+        Annotated[str, Field(min_length=1)]
+        | Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_CHAT_MESSAGES - 1)]
+    )
+    instructions: str | None = None
+    max_output_tokens: OutputTokens | None = None
+    include: list[Literal["message.output_text.logprobs"]] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    safety_identifier: Label | None = None
+
+    @property
+    def has_logprobs(self) -> bool:
+        return LOGPROBS in (self.include or ())
+
+    def require_known(self, path: str = "") -> None:
+        super().require_known(path)
+        for index, message in enumerate(() if isinstance(self.input, str) else self.input):
+            message.require_known(f"{path}input[{index}].")
+
+    def spec(self) -> pb.GenerationSpec:
+        """Raises InvalidFieldError."""
+        if self.top_logprobs and not self.has_logprobs:
+            raise InvalidFieldError(FieldViolation("top_logprobs", f"needs `include` with {LOGPROBS!r}"))
+        num_logprobs = (self.top_logprobs or 0) if self.has_logprobs else None
+        labels = labels_of(self, **{SAFETY_IDENTIFIER: self.safety_identifier})
+        spec = base_spec(self, Options(self.max_output_tokens, num_logprobs, labels))
+        if self.instructions is not None:
+            spec.chat.messages.add(role="system", content=self.instructions)
+        if isinstance(self.input, str):
+            spec.chat.messages.add(role="user", content=self.input)
+        else:
+            spec.chat.messages.extend([message.to_pb() for message in self.input])
+        return spec
