@@ -1,6 +1,7 @@
 """Spans on their way out: a queue with a bound, from which a thread of its own exports.
 
 A collector that is slow or away costs a request nothing: what finds no room, or no taker, is counted and gone.
+The engine has the same: the two import nothing of each other.
 """
 
 import os

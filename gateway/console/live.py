@@ -73,7 +73,10 @@ async def _events(visit: "Visit", produce: Produce, interval_s: float) -> abc.As
         try:
             await visit.renew()
         except UnavailableError as error:
-            yield _event("trouble", error.message)
+            # Once, and what comes after it is sent even if it is as before: it takes the trouble away.
+            if (trouble := _event("trouble", error.message)) != told:
+                yield trouble
+                told, told_at_s = trouble, time.monotonic()
         except GatewayError as error:
             yield _event("end", error.message)
             return

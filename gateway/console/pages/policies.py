@@ -68,6 +68,7 @@ async def show(visit: Visit) -> Response:
 
 async def change(visit: Visit) -> Response:
     place, fields, asked = PolicyPlace.of(visit), _fields_of(visit), visit.form.text("action")
+    visit.authorize(Action.READ, place.node)  # before anything is said of what was filled in
     draft = Draft(fields, _base_of(fields), more=asked.removeprefix(MORE) if asked.startswith(MORE) else "")
     if draft.more or asked == "edit":
         return await _form_page(visit, place, draft)

@@ -8,6 +8,8 @@ import pytest
 
 from gateway.console import live
 from gateway.console.live import LiveStreams, TooManyStreamsError
+from gateway.errors import StoreUnavailableError
+from gateway.errors_auth import KeyRevokedError
 
 
 async def renew() -> None:
@@ -49,3 +51,21 @@ async def test_a_stream_that_is_left_before_or_after_its_first_event_gives_its_p
     for _ in range(3):
         with suppress(Exception):
             await streams.respond(VISIT, figures)(SCOPE, receive, send)
+
+
+async def test_what_is_as_before_is_sent_again_after_a_trouble_which_is_told_once():
+    rounds = iter(["well", "away", "away", "well"])
+
+    async def renew_or_not() -> None:
+        match next(rounds, "over"):
+            case "away":
+                raise StoreUnavailableError
+            case "over":
+                raise KeyRevokedError
+            case _:
+                pass
+
+    events = live._events(SimpleNamespace(renew=renew_or_not), figures, interval_s=0)
+    kinds = [event.split()[1] async for event in events]
+
+    assert kinds == ["fragment", "trouble", "fragment", "end"]

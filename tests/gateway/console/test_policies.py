@@ -208,6 +208,8 @@ async def test_an_organizations_administrator_changes_its_teams_and_not_itself(
 
     assert (await ola.send(ORGANIZATION, above | {"action": "save", "weight": "2"})).status_code == 403
     assert (await ola.get("/console/tenants/other/-/policy")).status_code in (403, 404)
+    for form in ({"action": "edit"}, {}):
+        assert (await ola.send("/console/tenants/other/-/policy", form)).status_code in (403, 404)
     assert (await ola.get("/console/tenants/-/-/policy")).status_code == 404
 
 
