@@ -211,6 +211,8 @@ class Launcher:
             raise
 
     def _start(self, job: Job) -> Generation:
+        # What was least busy when the prompt was sized may have been given all that came at the same time.
+        job = replace(job, model=self.models.least_busy(job.model))
         rpc = current_rpc()
         if rpc is not None:
             rpc.generation_id = job.generation_id
@@ -220,8 +222,8 @@ class Launcher:
         generation = Generation(job, self.sizes, on_end, self.recorder.on_disk, told.watched)
         if rpc is not None:
             generation.progress.arrived_s = rpc.arrived_s
-        self.live.add(generation)
         generation.start(headers)
+        self.live.add(generation)
         return generation
 
 

@@ -113,8 +113,9 @@ class Generation:
         return self.transcript.outcome
 
     def start(self, trace_headers: abc.Mapping[str, str]) -> None:
-        """The request is on its way to the engine. From here on it settles by itself."""
-        self._task = asyncio.create_task(self._run(trace_headers), name=f"generation {self.job.generation_id}")
+        """The request is on its way to the engine, whose open call it is at once. From here on it settles by itself."""
+        self._call = self.job.model.engine.generate(self.job.request, trace_headers)
+        self._task = asyncio.create_task(self._run(self._call), name=f"generation {self.job.generation_id}")
 
     def cancel(self, cause: EndCause) -> bool:
         """The engine is told to stop; false if it had been told, or the request has ended."""
@@ -135,9 +136,9 @@ class Generation:
         assert self._task is not None, "the generation was started"
         await asyncio.wait([self._task])
 
-    async def _run(self, trace_headers: abc.Mapping[str, str]) -> None:
+    async def _run(self, call: EngineCall) -> None:
         try:
-            await self._serve(trace_headers)
+            await self._serve(call)
             if self.job.admitted.has_durable_usage:
                 await self._until_on_disk()
         finally:
@@ -152,13 +153,12 @@ class Generation:
             assert self.outcome is not None, "it has ended"
             self.transcript.outcome = replace(self.outcome, error=LedgerUnavailableError())
 
-    async def _serve(self, trace_headers: abc.Mapping[str, str]) -> None:
+    async def _serve(self, call: EngineCall) -> None:
         error: GatewayError | None = None
         try:
-            self._call = self.job.model.engine.generate(self.job.request, trace_headers)
             if self._slices is not None:
-                self._slices.begin(self._call, partial(self.cancel, EndCause.QUOTA))
-            await self._relay(self._call)
+                self._slices.begin(call, partial(self.cancel, EndCause.QUOTA))
+            await self._relay(call)
         except TimeoutError:
             pass  # nothing more will be heard: `_end` sees that no terminal message came
         except GatewayError as refused:
@@ -172,22 +172,21 @@ class Generation:
             error = InternalError()
         finally:
             try:
-                self._let_go()
+                self._let_go(call)
             finally:
                 self._end(error)
 
-    def _let_go(self) -> None:
+    def _let_go(self, call: EngineCall) -> None:
         try:
             if self._slices is not None:
                 self._slices.end()
         finally:
-            if self._call is not None:
-                self._call.abandon()
+            call.abandon()
 
     async def _relay(self, call: EngineCall) -> None:
         async with asyncio.timeout_at(self.job.give_up_at_s) as self._patience, aclosing(call.events()) as events:
-            if self._cause is not None:  # cancelled before the call was there
-                self._cancel_call(call, self._cause)
+            if self._cause is not None:  # it was told to stop before anybody waited for its end
+                self._limit_patience()
             async for event in events:
                 self._on_event(event)
 

@@ -74,25 +74,32 @@ class ServedModels:
 
         Raises NoEngineError, ModelNotFoundError, and InvalidFieldError if no name was given and there are several.
         """
-        # In the order of the setting, so that among equally busy engines the choice does not hang on who was up first.
-        ready = [self._ready[engine.address] for engine in self._engines if engine.address in self._ready]
-        usable = [model for model in ready if _is_granted(model, grants)]
+        usable = [model for model in self._in_order() if _is_granted(model, grants)]
         if not name and len({model.info.name for model in usable}) > 1:
             raise InvalidFieldError(FieldViolation(field, "several models are served: name one"))
         matching = [model for model in usable if name in ("", model.info.name)]
         if matching:
-            return min(matching, key=lambda model: model.engine.num_open_calls)
+            return min(matching, key=_num_open_calls)
         away = [model for address, model in self._last_known.items() if address not in self._ready]
         is_away = any(name in ("", model.info.name) and _is_granted(model, grants) for model in away)
         if is_away or len(self._last_known) < len(self._engines):
             raise NoEngineError
         raise ModelNotFoundError(name)
 
+    def least_busy(self, model: ServedModel) -> ServedModel:
+        """The same model where it is least busy now; `model` where nobody serves it any more."""
+        same = [each for each in self._in_order() if each.info == model.info]
+        return min(same, key=_num_open_calls, default=model)
+
     async def run(self) -> None:
         """Follow every engine until cancelled."""
         async with asyncio.TaskGroup() as group:
             for engine in self._engines:
                 group.create_task(self._follow(engine))
+
+    def _in_order(self) -> list[ServedModel]:
+        """In that of the setting: among equally busy engines the choice does not hang on who was up first."""
+        return [self._ready[engine.address] for engine in self._engines if engine.address in self._ready]
 
     async def _report(self, engine: EngineClient) -> EngineReport:
         try:
@@ -141,6 +148,10 @@ class ServedModels:
             info.context_tokens,
         )
         return ServedModel(info, tokenizer, engine)
+
+
+def _num_open_calls(model: ServedModel) -> int:
+    return model.engine.num_open_calls
 
 
 def _is_granted(model: ServedModel, grants: abc.Set[str]) -> bool:

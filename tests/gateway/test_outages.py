@@ -412,8 +412,7 @@ async def test_of_two_engines_the_less_busy_one_is_used_and_one_may_go(
     tenant = await world.tenant()
 
     streams = [tenant.stream() for _ in range(4)]
-    for stream in streams:  # each chooses when the one before has begun
-        await stream.read()
+    await asyncio.gather(*(stream.read() for stream in streams))
     shares = (len(world.engine.calls), len(second.calls))
     await second.stop()
     await eventually(lambda: len(world.live._models._ready) == 1)
