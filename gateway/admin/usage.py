@@ -1,27 +1,19 @@
 """Usage reports: from requests to sums of the ledger, in pages."""
 
-import json
 from collections import abc
-from datetime import UTC, datetime
-from typing import Literal
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.backend import Backend
-from gateway.admin.names import class_name, invalid, parse_node
-from gateway.admin.pagination import page_size
+from gateway.admin.names import class_name, invalid
+from gateway.admin.reports import ReportPage, interval_of, parent_of, times_of
 from gateway.admin.values import timestamp
-from gateway.store.records import ResourcePath
-from gateway.store.usage_report import UsageDimension, UsageInterval, UsageQuery, UsageRow, query_usage
+from gateway.store.usage_report import UsageDimension, UsageQuery, UsageRow, query_usage
 
 HOUR_S = 3600
-FIRST_DAY = datetime(1970, 1, 1, tzinfo=UTC)
-LAST_DAY = datetime(9999, 1, 1, tzinfo=UTC)
-
 DIMENSION_BY_PB = {pb.UsageDimension.Value(f"USAGE_DIMENSION_{each.name}"): each for each in UsageDimension}
-INTERVAL_BY_PB = {pb.UsageInterval.Value(f"USAGE_INTERVAL_{each.name}"): each for each in UsageInterval}
 
 
 class Usage:
@@ -31,35 +23,22 @@ class Usage:
         self._backend = backend
 
     async def query(self, request: pb.QueryUsageRequest) -> pb.QueryUsageResponse:
-        listing = _listing(request)
-        after = self._backend.pages.read(request.page_token, listing)
-        size = page_size(request.page_size)
+        page = ReportPage.of(request, self._backend.pages)
+        begin, end = times_of(request)
+        _require_hour(request.start_time, "start_time")
+        _require_hour(request.end_time, "end_time")
         query = UsageQuery(
-            parent=parse_node(request.parent, "parent") if request.parent else ResourcePath(None),
-            begin=_hour(request, "start_time"),
-            end=_hour(request, "end_time"),
+            parent=parent_of(request),
+            begin=begin,
+            end=end,
             dimensions=_dimensions(request.group_by),
-            interval=parse_interval(request.interval),
-            size=size + 1,
-            after=None if after is None else tuple(json.loads(after)),
+            interval=interval_of(request),
+            size=page.size + 1,
+            after=page.after,
         )
-        if query.begin >= query.end:
-            raise invalid("end_time", "must be after start_time")
         rows = await self._backend.read(query_usage(self._backend.database, query), "parent")
-        token = ""
-        if len(rows) > size:
-            rows = rows[:size]
-            token = self._backend.pages.issue(json.dumps(rows[-1].keys), listing)
-        return pb.QueryUsageResponse(rows=map(_to_pb, rows), next_page_token=token)
-
-
-def _listing(request: pb.QueryUsageRequest) -> str:
-    """A page token continues the same question only."""
-    question = pb.QueryUsageRequest()
-    question.CopyFrom(request)
-    question.ClearField("page_token")
-    question.ClearField("page_size")
-    return f"usage {question.SerializeToString(deterministic=True).hex()}"
+        kept, token = page.cut(rows)
+        return pb.QueryUsageResponse(rows=map(_to_pb, kept), next_page_token=token)
 
 
 def _dimensions(values: abc.Sequence[pb.UsageDimension.ValueType]) -> frozenset[UsageDimension]:
@@ -69,23 +48,9 @@ def _dimensions(values: abc.Sequence[pb.UsageDimension.ValueType]) -> frozenset[
     return frozenset(DIMENSION_BY_PB[value] for value in values)
 
 
-def parse_interval(value: pb.UsageInterval.ValueType) -> UsageInterval | None:
-    """None where rows have no time of their own. Raises InvalidFieldError."""
-    if value and value not in INTERVAL_BY_PB:
-        raise invalid("interval", "must be one of the intervals that are defined")
-    return INTERVAL_BY_PB.get(value)
-
-
-def _hour(request: pb.QueryUsageRequest, field: Literal["start_time", "end_time"]) -> datetime:
-    stamp = getattr(request, field)
-    assert isinstance(stamp, Timestamp)
-    if not request.HasField(field):
-        raise invalid(field, "is required")
+def _require_hour(stamp: Timestamp, field: str) -> None:
     if stamp.nanos or stamp.seconds % HOUR_S:
         raise invalid(field, "must be a whole hour, UTC")
-    if not FIRST_DAY.timestamp() <= stamp.seconds <= LAST_DAY.timestamp():
-        raise invalid(field, "must be in the years 1970 to 9998")
-    return stamp.ToDatetime(UTC)
 
 
 def _to_pb(row: UsageRow) -> pb.UsageSum:
