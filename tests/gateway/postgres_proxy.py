@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
 SOCKET = ".s.PGSQL.5432"
+TURNS = 10  # of the event loop, more than asyncio takes to hand over who was just accepted, or to close a transport
 
 
 class PostgresProxy:
@@ -29,31 +30,39 @@ class PostgresProxy:
         self._server.close()
         self._server = None
         self._path.unlink()
+        await _turns()
         for pipe in self._pipes:
             pipe.cancel()
         await asyncio.gather(*self._pipes, return_exceptions=True)
+        await _turns()
 
     async def _forward(self, client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._pipes.add(task)
         writers = [client_writer]
+        copies: list[asyncio.Task[None]] = []
         try:
             reader, writer = await asyncio.open_unix_connection(self._target)
             writers.append(writer)
-            await asyncio.wait(
-                [
-                    asyncio.ensure_future(copy(client_reader, writer)),
-                    asyncio.ensure_future(copy(reader, client_writer)),
-                ],
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            copies += [
+                asyncio.ensure_future(copy(client_reader, writer)),
+                asyncio.ensure_future(copy(reader, client_writer)),
+            ]
+            await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             pass  # shut
         finally:
             self._pipes.discard(task)
+            for each in copies:
+                each.cancel()
             for each in writers:
                 each.transport.abort()
+
+
+async def _turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
 
 
 async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

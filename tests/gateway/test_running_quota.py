@@ -1,7 +1,6 @@
 """Quota of what runs already, through the whole gateway: changed limits, cut-short outputs, dry runs, idle tokens."""
 
 import asyncio
-import time
 from contextlib import suppress
 
 import grpc
@@ -26,12 +25,11 @@ async def test_a_paused_generation_goes_on_when_its_limit_is_raised(world: World
             break
     raised = QuotaLimit(Dimension.OUTPUT_TOKENS, 60_000, HOUR_MS, 20_000)
     await world.policy(team_of(tenant), QuotaPolicySettings(limits=(raised,), reservation=ReservationMode.EXPECTED))
-    began_s = time.monotonic()
 
-    messages = [message async for message in stream]
+    async with asyncio.timeout(60):  # under the old limit forty tokens more take as many minutes
+        messages = [message async for message in stream]
 
     assert messages[-1].finish.usage.output_tokens == 60
-    assert time.monotonic() - began_s < 3
     await world.settled()
     assert world.book.num_reservations == len(world.live._admission._live) == 0
 

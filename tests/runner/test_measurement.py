@@ -55,14 +55,16 @@ def test_shapes_respect_the_limits_of_a_step():
                 assert len(start.block_ids) * config.block_size >= len(start.token_ids)
 
 
-def test_slow_device_is_measured_in_bounded_time(model):
+def test_slow_device_is_measured_with_few_steps(model):
     class Slow(ModelRunner):
+        num_steps = 0
+
         def execute(self, plan):
+            self.num_steps += bool(plan.rows)
             time.sleep(0.03)
             return super().execute(plan)
 
     config = CONFIGS["usual"]
     runner = Slow(model, config)
-    began = time.monotonic()
-    measurement.measure(runner, config, budget_s=0.1)
-    assert time.monotonic() - began < 10
+    measurement.measure(runner, config, budget_s=0.1)  # which the copies use up
+    assert runner.num_steps == 4 * 2 + measurement.REPETITIONS  # the first shapes and the one beside a copy
