@@ -6,7 +6,7 @@ exactly once, however it ends. Ceilings only: the order of what was admitted is 
 
 import time
 from collections import abc
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
@@ -15,11 +15,14 @@ from gateway.admission_terms import (
     Admitted,
     Asked,
     Demand,
+    Forecast,
     Refused,
+    TenantQuota,
     ask,
     limits_of,
     limits_over,
     require_active_principal,
+    together,
 )
 from gateway.auth import Principal
 from gateway.engine_client import Node, PriorityClass
@@ -35,9 +38,9 @@ from gateway.quota_limits import NodePolicy
 from gateway.quota_refusals import refusal
 from gateway.quota_slices import BEST_EFFORT, Holding, OutputSlices, counts_output, largest_output
 from gateway.quota_terms import Charge, Denied, Limit, Mode, Remaining, Reserved, Violation
+from gateway.quota_together import find_violations
 from gateway.store.cache import TenancyCache
 from gateway.store.enums import ReservationMode
-from gateway.store.snapshot import TeamRecord
 
 NS_PER_MS = 1_000_000
 
@@ -48,28 +51,6 @@ class Idle(Protocol):
     async def take(self, model: str, num_tokens: int) -> TakenIdle | None:
         """So many tokens of an engine of `model` that nobody else wants; None where there are none."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What a dry run finds: `error` is the refusal, None if the request would be admitted.
-
-    `queue_wait_ns` is what it may wait for the engine; None where nobody can tell.
-    """
-
-    error: GatewayError | None
-    is_best_effort: bool
-    queue_wait_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TenantQuota:
-    """What a tenant may know of its own limits, as of `now`."""
-
-    team: TeamRecord
-    policy_revision: int
-    limits: tuple[tuple[Limit, Remaining], ...]
-    now: datetime
 
 
 class Admission:
@@ -123,11 +104,22 @@ class Admission:
         asked = self._ask(principal, demand)
         decision = await self._decide(asked)
         if isinstance(decision, Refused):
-            self._denials.record(asked.tenant, denial_event(asked, decision.denied.violations, decision.error.reason))
-            raise decision.error
+            raise self._recorded(asked, decision)
         if decision.reserved.shadow_violations:
             self._note_shadows(asked, decision.reserved.shadow_violations)
         return decision
+
+    async def require_together(self, principal: Principal, demands: abc.Sequence[Demand]) -> None:
+        """All of `demands`, which are one call's, could be held at once. Nothing is. Raises what `admit` raises.
+
+        Where every limit in the way lets work borrow, it is each one's own affair whether it may.
+        """
+        self.require_open()
+        asked = together([self._ask(principal, demand) for demand in demands])
+        violations = await find_violations(self._quota, asked.limits, asked.charge)
+        if any(violation.limit.mode is not Mode.BORROW for violation in violations):
+            denied = Denied(violations)
+            raise self._recorded(asked, Refused(denied, refusal(denied, asked.charge, asked.now)))
 
     async def forecast(self, principal: Principal, demand: Demand) -> Forecast:
         """What `admit` would do now, by what was known a moment ago. Nothing is held, counted or recorded.
@@ -268,6 +260,11 @@ class Admission:
             is_best_effort=is_best_effort,
             has_durable_usage=team.has_durable_usage,
         )
+
+    def _recorded(self, asked: Asked, refused: Refused) -> GatewayError:
+        """What the caller is told."""
+        self._denials.record(asked.tenant, denial_event(asked, refused.denied.violations, refused.error.reason))
+        return refused.error
 
     def _note_shadows(self, asked: Asked, violations: tuple[Violation, ...]) -> None:
         self._denials.record(asked.tenant, denial_event(asked, violations, ""))

@@ -1,6 +1,7 @@
 """What is asked at the door and what is answered: plain values, and the tenant's record as they are made from it."""
 
-from dataclasses import dataclass
+from collections import abc
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gateway.auth import Principal
@@ -59,8 +60,33 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a dry run finds: `error` is the refusal, None if the request would be admitted.
+
+    `queue_wait_ns` is what it may wait for the engine; None where nobody can tell.
+    """
+
+    error: GatewayError | None
+    is_best_effort: bool
+    queue_wait_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantQuota:
+    """What a tenant may know of its own limits, as of `now`."""
+
+    team: TeamRecord
+    policy_revision: int
+    limits: tuple[tuple[Limit, Remaining], ...]
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
-    """A demand with the records and limits that decide on it, as of `now`."""
+    """A demand with the records and limits that decide on it, as of `now`.
+
+    `num_requests`: of how many requests it is the sum, which ask for the same model in the same class.
+    """
 
     principal: Principal
     demand: Demand
@@ -71,6 +97,7 @@ class Asked:
     num_reserved_output_tokens: int
     policy_revision: int
     now: datetime
+    num_requests: int = 1
 
     @property
     def tenant(self) -> str:
@@ -84,7 +111,19 @@ class Asked:
 
     @property
     def charge(self) -> Charge:
-        return Charge(1, self.demand.num_input_tokens, self.num_reserved_output_tokens)
+        return Charge(self.num_requests, self.demand.num_input_tokens, self.num_reserved_output_tokens)
+
+
+def together(each: abc.Sequence[Asked]) -> Asked:
+    """What all of them ask for, as one. They have their limits in common: those of one call."""
+    first = each[0]
+    demand = replace(
+        first.demand,
+        num_input_tokens=sum(asked.demand.num_input_tokens for asked in each),
+        max_output_tokens=sum(asked.demand.max_output_tokens for asked in each),
+    )
+    num_reserved = sum(asked.num_reserved_output_tokens for asked in each)
+    return replace(first, demand=demand, num_reserved_output_tokens=num_reserved, num_requests=len(each))
 
 
 @dataclass(frozen=True, slots=True)

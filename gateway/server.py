@@ -19,7 +19,9 @@ from gateway.admin.servicer import SERVICE as ADMIN_SERVICE
 from gateway.admin.servicer import AdminServicer
 from gateway.admission import Admission
 from gateway.auth import Authenticator, LastUsed
-from gateway.console import Parts, Sampler, console_app
+from gateway.auth.forwarding import TrustedProxies
+from gateway.console import LoginLimits, Parts, Sampler, SessionEnds, console_app
+from gateway.database_start import check_database, open_database
 from gateway.engine_client import EngineClient
 from gateway.errors import SettingsError
 from gateway.http import http_door
@@ -54,15 +56,7 @@ from gateway.settings import GatewaySettings, pepper_source, read_pepper
 from gateway.spool import Spool
 from gateway.status import SystemReport
 from gateway.store.cache import STORE_LOST_AFTER_S, TenancyCache
-from gateway.store.db import Database
 from gateway.store.deletion import Purger
-from gateway.store.errors import (
-    DatabaseUnavailableError,
-    DatabaseUrlError,
-    SchemaVersionError,
-    UnsupportedServerError,
-)
-from gateway.store.migrate import require_head
 from gateway.store.quota_buckets import PostgresQuotaStore
 from gateway.telemetry import Telemetry
 from gateway.witness import Witness
@@ -101,7 +95,8 @@ class Gateway:
         self._health = HealthServicer(("", GENERATION_SERVICE, MODEL_SERVICE, QUOTA_SERVICE, ADMIN_SERVICE))
         self._peppers = pepper_source(settings)
         self._authenticator = Authenticator(self._cache, self._peppers, self._last_used, settings.auth_stale_max_s)
-        self._gatekeeper = Gatekeeper(self._authenticator, telemetry.tracer, self._meters)
+        proxies = TrustedProxies.of(settings.trusted_proxies, settings.forwarded_header)
+        self._gatekeeper = Gatekeeper(self._authenticator, telemetry.tracer, self._meters, proxies)
         self._server = new_server(settings, RpcInterceptor(self._gatekeeper))
         self.address = listen(self._server, settings)
         self._request_ids = RequestIds(self._database, self._cache, self._live, self._models.engines, self.address)
@@ -132,7 +127,7 @@ class Gateway:
 
         Raises SettingsError if the database answers and is not one that this release works with.
         """
-        await self._check_database()
+        await check_database(self._database)
         await self._open_ledger()
         for service in (MODEL_SERVICE, QUOTA_SERVICE, ADMIN_SERVICE):
             self._health.set(service, is_serving=True)
@@ -222,15 +217,6 @@ class Gateway:
         except OSError as error:
             raise SettingsError(f"data_dir: cannot keep the ledger's spool: {error}") from error
 
-    async def _check_database(self) -> None:
-        try:
-            await self._database.ping()
-            await require_head(self._database)
-        except (SchemaVersionError, UnsupportedServerError) as error:
-            raise SettingsError(f"database_url: {error}") from error
-        except DatabaseUnavailableError:
-            log.warning("the database does not answer yet")
-
     def _launcher(self, telemetry: Telemetry) -> Launcher:
         recorder = Recorder(
             self._admission,
@@ -272,7 +258,16 @@ class Gateway:
     def _console(self, admin: AdminServicer) -> ASGIApp | None:
         if not self._has_console:
             return None
-        parts = Parts(self._settings, self._peppers, self._authenticator, admin, self._admission, self._sampler)
+        parts = Parts(
+            self._settings,
+            self._peppers,
+            self._authenticator,
+            admin,
+            self._admission,
+            self._sampler,
+            SessionEnds(self._database),
+            LoginLimits(self._database, self._peppers),
+        )
         return console_app(parts)
 
     def _admin_servicer(self, pepper: bytes) -> AdminServicer:
@@ -290,11 +285,3 @@ class Gateway:
     def _report_health(self) -> None:
         for service in ("", GENERATION_SERVICE):
             self._health.set(service, is_serving=self._models.is_serving)
-
-
-def open_database(settings: GatewaySettings) -> Database:
-    """Not connected yet. Raises SettingsError."""
-    try:
-        return Database(settings.database_url.get_secret_value())
-    except DatabaseUrlError as error:
-        raise SettingsError(f"database_url: {error}") from error

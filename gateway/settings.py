@@ -4,7 +4,6 @@ An unknown, missing or contradictory setting stops the start, and the error is o
 the environment. `EVENFLOW_ENGINE_*` belongs to the engine, which checks it in the same way.
 """
 
-import ipaddress
 import os
 from collections import abc
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import platformdirs
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from gateway.addresses import is_loopback, networks_of, split_address
 from gateway.errors import SettingsError
 from gateway.pepper import PepperError, Peppers, PepperSource
 from gateway.private_files import PEPPER_FILE
@@ -88,6 +88,8 @@ class GatewaySettings(BaseSettings):
     client_ca           PEM file of the authority that clients' certificates must come from; needs the two above
     http_listen         HOST:PORT of the OpenAI-compatible door, with the same TLS; port 0 takes a free one; `off`: none
     http_max_body_bytes the largest body that it takes
+    trusted_proxies     networks (CIDR) of the proxies that are believed when they say whom they stand for
+    forwarded_header    the header in which they say it: `x-forwarded-for`, or `forwarded` (RFC 7239)
     console             on: administrators have pages at /console of the HTTP door; off: none
     metrics_listen      HOST:PORT of the Prometheus endpoint, a loopback address because it names tenants; port 0 takes
                         a free one, `off` has none
@@ -117,15 +119,17 @@ class GatewaySettings(BaseSettings):
     client_ca: Path | None = None
     http_listen: str = HTTP_OFF
     http_max_body_bytes: int = Field(default=4 * 2**20, ge=1024, le=MAX_BODY_BYTES)
+    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ()
+    forwarded_header: Literal["x-forwarded-for", "forwarded"] = "x-forwarded-for"
     console: Literal["on", "off"] = "on"
     metrics_listen: str = DEFAULT_METRICS_LISTEN
     telemetry_semconv: Semconv = Semconv.GEN_AI_V0_1
     telemetry_content: bool = False
 
-    @field_validator("engine", mode="before")
+    @field_validator("engine", "trusted_proxies", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        return tuple(part for part in value.split(",") if part) if isinstance(value, str) else value
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     @field_validator("engine")
     @classmethod
@@ -140,10 +144,16 @@ class GatewaySettings(BaseSettings):
                 raise ValueError(f"the socket path {address} is longer than {MAX_UNIX_PATH_BYTES} bytes")
         return value
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_proxies(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        networks_of(value)
+        return value
+
     @field_validator("listen")
     @classmethod
     def _check_listen(cls, value: str) -> str:
-        _split_address(value)
+        split_address(value)
         return value
 
     @field_validator("http_listen")
@@ -200,15 +210,15 @@ def check_environment(environ: abc.Mapping[str, str]) -> None:
 
 def parse_http_listen(text: str) -> tuple[str, int] | None:
     """Host and port; None where it is `off`. Raises ValueError for what is no address."""
-    return None if text == HTTP_OFF else _split_address(text)
+    return None if text == HTTP_OFF else split_address(text)
 
 
 def parse_metrics_listen(text: str) -> tuple[str, int] | None:
     """Host and port; None where it is `off`. Raises ValueError for what is no address, or none of loopback."""
     if text == METRICS_OFF:
         return None
-    host, port = _split_address(text)
-    if not _is_loopback(host):
+    host, port = split_address(text)
+    if not is_loopback(host):
         raise ValueError(f"{host} is no loopback address: the metrics name tenants and need no key")
     return host, port
 
@@ -252,20 +262,6 @@ def read_pepper_file(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise SettingsError(f"data_dir: cannot read {path} ({error.strerror})") from error
-
-
-def _split_address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ValueError(f"{text!r} is not HOST:PORT")
-    return host, int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _checked_pepper(raw: bytes, source: str) -> bytes:

@@ -157,4 +157,6 @@ def configure_logging() -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger("info"),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # Otherwise each line is written by a logger that is made for it.
+        cache_logger_on_first_use=True,
     )

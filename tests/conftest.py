@@ -15,8 +15,10 @@ import pytest_asyncio
 from gateway.embedded import EmbeddedOptions, EmbeddedPostgres
 from gateway.store import migrate
 from gateway.store.db import Database
+from gateway.store.usage_partitions import ensure_partitions
 
 TEMPLATE = "migrated_template"
+SERVING_TEMPLATE = "serving_template"
 # What only a power cut could tell apart, and what a database per test costs most of.
 FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
 
@@ -24,6 +26,14 @@ FAST = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
 def pytest_configure() -> None:
     """A run that was started in the background ignores Ctrl-C, and every process that it starts would, too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one module that share what takes long to start come first.
+
+    A worker that has run out of tests takes some from the end of another's list, and would start it anew.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("shared_start") is None)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -41,6 +51,16 @@ async def template_url(postgres_url: str) -> str:
     url = with_database(postgres_url, TEMPLATE)
     await migrate.upgrade(url)
     return url
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def serving_template(postgres_url: str, template_url: str) -> str:
+    """The name of a template like it, with the partitions that a gateway makes when it starts: a hundred statements."""
+    await _execute(postgres_url, f"CREATE DATABASE {SERVING_TEMPLATE} TEMPLATE {TEMPLATE}")
+    pool = Database(with_database(postgres_url, SERVING_TEMPLATE))
+    await ensure_partitions(pool)
+    await pool.close()
+    return SERVING_TEMPLATE
 
 
 @pytest_asyncio.fixture
@@ -68,10 +88,10 @@ async def database(database_url: str) -> abc.AsyncIterator[Database]:
 
 
 @asynccontextmanager
-async def fresh_database(postgres_url: str) -> abc.AsyncIterator[str]:
-    """A migrated database of its own on the session's server, which has a template; gone at the end."""
+async def fresh_database(postgres_url: str, template: str = TEMPLATE) -> abc.AsyncIterator[str]:
+    """A migrated database of its own on the session's server, which has the template; gone at the end."""
     name = f"test_{uuid4().hex}"
-    await _execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    await _execute(postgres_url, f"CREATE DATABASE {name} TEMPLATE {template}")
     yield with_database(postgres_url, name)
     await _drop(postgres_url, name)
 

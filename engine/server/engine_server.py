@@ -64,6 +64,7 @@ class EngineServer:
         self._loop_ended: asyncio.Future[None] | None = None
         self._log_file: TextIO | None = None
         self._page: EnginePage | None = None
+        self._servicer: EngineServicer | None = None
 
     @property
     def metrics_address(self) -> str:
@@ -78,7 +79,7 @@ class EngineServer:
         address, metrics_address = parse_address(self._settings.listen), self._settings.metrics_address
         await self._intake.begin()
         client_address = bind(self._server, address)
-        servicer = EngineServicer(self._intake, lambda: self.metrics_address)
+        servicer = self._servicer = EngineServicer(self._intake, lambda: self.metrics_address)
         if metrics_address is not None:
             self._page = EnginePage(metrics_address, servicer.figures)
         self._server.add_generic_rpc_handlers((servicer.handler(),))
@@ -128,7 +129,8 @@ class EngineServer:
 
     async def close(self) -> None:
         """The address is free again and the engine thread idle, unless it is still loading."""
-        self._intake.usage.close()
+        if self._servicer is not None:
+            self._servicer.close()
         if self._page is not None:
             await self._page.close()
         await self._server.stop(STOP_S)

@@ -42,6 +42,7 @@ def model_info_to_pb(model: "ModelInfo", config: SchedulerConfig) -> pb.GetModel
         block_size=config.block_size,
         model_hash=model.model_hash,
         max_request_tokens=config.max_request_tokens,
+        generates_many=True,
     )
 
 

@@ -19,6 +19,7 @@ class Mailbox:
         self._observe = observe
         self._updates: list[Update] = []
         self._is_filled = asyncio.Event()
+        self._on_filled: abc.Callable[[], None] | None = None
         self.has_ended = False
 
     def put(self, update: Update, at: Nanos) -> None:
@@ -29,10 +30,22 @@ class Mailbox:
         self._updates.append(update)
         self._is_filled.set()
         self._observe(update, at)
+        if self._on_filled is not None:
+            self._on_filled()
+
+    def tell(self, on_filled: abc.Callable[[], None]) -> None:
+        """`on_filled` is called whenever there is something to drain, also what is there already."""
+        self._on_filled = on_filled
+        if self._updates:
+            on_filled()
 
     async def take(self) -> list[Update]:
         """Everything since the last call, at least one update, with runs of tokens joined."""
         await self._is_filled.wait()
+        return self.drain()
+
+    def drain(self) -> list[Update]:
+        """The same without waiting: perhaps nothing."""
         self._is_filled.clear()
         updates, self._updates = self._updates, []
         return coalesce(updates)

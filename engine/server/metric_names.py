@@ -12,6 +12,7 @@ METRIC_POLICY_FAULT = "evenflow_engine_policy_fault"
 METRIC_REQUESTS = "evenflow_engine_requests"
 METRIC_FINISHED = "evenflow_engine_finished_requests"
 METRIC_NEW_REQUEST_WAIT = "evenflow_engine_new_request_wait_seconds"
+METRIC_SATURATION = "evenflow_engine_saturation"
 
 METRIC_STEP = "evenflow_engine_step_seconds"
 METRIC_STEP_SEQUENCES = "evenflow_engine_step_sequences"

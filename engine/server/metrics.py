@@ -20,6 +20,9 @@ from engine.server.shares import has_work, shares
 from engine.step_figures import Buckets
 
 NS_PER_S = 1e9
+# Beyond so much of its pool an engine has to move sequences; longer waits miss the objective of the first token.
+FULL_POOL = 0.8
+LONG_WAIT_S = 2.5
 Labels = abc.Mapping[str, str]
 
 
@@ -118,6 +121,20 @@ def add_requests(families: Families, figures: Figures) -> None:
     if figures.new_request_wait_ns is not None:
         text = "What a request that comes now may wait before its first step, by the pace of late."
         families.gauge(names.METRIC_NEW_REQUEST_WAIT, text, figures.new_request_wait_ns / NS_PER_S)
+    text = "How full it is: the most of rows, KV blocks and the wait of a newcomer, 1 is as full as it should be."
+    families.gauge(names.METRIC_SATURATION, text, saturation(figures))
+
+
+def saturation(figures: Figures) -> float:
+    """By what an autoscaler goes: not cut off at 1, so that it tells how many engines are wanted."""
+    stats, config = figures.stats.scheduler, figures.engine.config
+    num_used = config.num_device_blocks - stats.num_free_blocks
+    wait_s = (figures.new_request_wait_ns or 0) / NS_PER_S
+    return max(
+        stats.num_running / config.max_num_seqs,
+        num_used / (FULL_POOL * config.num_device_blocks),
+        wait_s / LONG_WAIT_S,
+    )
 
 
 def add_losses(families: Families, figures: Figures) -> None:

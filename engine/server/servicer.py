@@ -6,14 +6,13 @@ Messages are parsed here, not by gRPC, so that one that cannot be decoded is ref
 import asyncio
 import functools
 from collections import abc
-from contextlib import suppress
 from typing import Concatenate, ParamSpec, TypeVar
 
 import grpc
 import structlog
 
 from engine.core.errors import DuplicateRequestError, RequestTooLargeError
-from engine.core.events import Admitted, Finished
+from engine.core.events import Finished
 from engine.core.queue_position import Explanation, QueueOrder
 from engine.errors import InvalidFieldError, NotReadyError, RefusedError
 from engine.loop_messages import (
@@ -33,13 +32,14 @@ from engine.loop_messages import (
     UpdateNodes,
 )
 from engine.server import convert, incoming, policy_messages, request_messages
+from engine.server.calls import Calls
 from engine.server.figures import Figures, model_info_to_pb, stats_to_pb
 from engine.server.intake import Call, Intake
+from engine.server.many_calls import ManyCalls
 from engine.server.queue_reports import QueueReports
 from engine.server.reply import Reply
 from engine.server.served_lately import ServedLately
-from engine.server.status import status_of
-from engine.server.usage_outbox import Account, UsageCall
+from engine.server.status import refusal_to_pb, status_of
 from evenflow.engine.v1 import engine_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -75,6 +75,8 @@ class EngineServicer:
         self._intake = intake
         self._metrics_address = metrics_address
         self._reports = QueueReports(self._queue_order)
+        self._calls = Calls(intake, self._reports)
+        self._many: set[ManyCalls] = set()
         self._lately = ServedLately()
 
     @property
@@ -91,6 +93,7 @@ class EngineServicer:
             SERVICE,
             {
                 "Generate": grpc.stream_stream_rpc_method_handler(self.generate),
+                "GenerateMany": grpc.stream_stream_rpc_method_handler(self.generate_many),
                 "GetModelInfo": grpc.unary_unary_rpc_method_handler(self.get_model_info),
                 "GetStats": grpc.unary_unary_rpc_method_handler(self.get_stats),
                 "SetSchedulingPolicy": grpc.unary_unary_rpc_method_handler(self.set_scheduling_policy),
@@ -114,10 +117,25 @@ class EngineServicer:
                 refusal = await self._write_updates(call, context)
                 controls.cancel()
         finally:
-            self._reports.forget(call.request.generation_id)
-            self._intake.leave(call)
+            self._calls.leave(call)
         if refusal is not None:
             raise refusal
+
+    @_refusals_become_statuses
+    async def generate_many(self, _messages: object, context: Context) -> None:
+        """The same for all requests of a gateway."""
+        many = ManyCalls(self._calls, context, lambda error: refusal_to_pb(error, self.max_model_len))
+        self._many.add(many)
+        try:
+            await many.run()
+        finally:
+            self._many.discard(many)
+
+    def close(self) -> None:
+        """Streams that are no request's end, once everything is said."""
+        self._intake.usage.close()
+        for many in self._many:
+            many.close()
 
     @_refusals_become_statuses
     async def get_model_info(self, data: bytes, _context: Context) -> bytes:
@@ -204,7 +222,7 @@ class EngineServicer:
         if first is None or not 0 < len(first.ledger_id) <= convert.MAX_ID_CHARACTERS:
             raise InvalidFieldError("ledger_id", f"must have 1 to {convert.MAX_ID_CHARACTERS} characters")
         call = self._intake.usage.open(first.ledger_id)
-        acknowledging = asyncio.create_task(_take_acknowledgements(call, context))
+        acknowledging = asyncio.create_task(incoming.take_acknowledgements(call, context))
         try:
             while usages := await call.take():
                 for usage in usages:
@@ -252,15 +270,7 @@ class EngineServicer:
                 message = await incoming.read(context)
         except TimeoutError:
             raise InvalidFieldError("start", f"did not come within {START_TIMEOUT_S:g} s") from None
-        if message is None or not message.HasField("start"):
-            raise InvalidFieldError("start", "must be the first message")
-        engine = self._intake.engine
-        request = convert.request_from_pb(message.start, engine.limits, engine.loop.now())
-        account = Account(message.start.ledger_id, message.start.usage_tag, message.start.sender_id)
-        call = self._intake.enter(request, incoming.trace_metadata(context), account)
-        if (outlet := call.told_queue(message.start.reports_queue)) is not None:
-            self._reports.watch(request.generation_id, outlet)
-        return call
+        return self._calls.enter(message, incoming.trace_metadata(context))
 
     async def _write_updates(self, call: Call, context: Context) -> Refusal | None:
         """Write what happens to the request until its end; returns the refusal if that is how it ends."""
@@ -268,33 +278,16 @@ class EngineServicer:
             for update in await call.mailbox.take():
                 if isinstance(update, Refused):
                     return update.error
-                if isinstance(update, Admitted):
-                    self._reports.pace.note()
-                    self._reports.forget(call.request.generation_id)
-                response = convert.response_from_update(update, call.arrived_unix_ns)
-                if isinstance(update, Finished) and call.cancel_reason:
-                    response.finished.cancel_reason = pb.CancelReason.ValueType(call.cancel_reason)
-                await context.write(response.SerializeToString())
+                await context.write(self._calls.response(call, update).SerializeToString())
                 if isinstance(update, Finished):
                     return None
 
     async def _take_controls(self, call: Call, context: Context) -> None:
         """Hand in what the gateway says, until it says no more. Its end is not the request's."""
         try:
-            loop = self._intake.engine.loop
             while (message := await incoming.read(context)) is not None:
-                if message.cancel.HasField("output_tokens"):
-                    call.num_kept_tokens = message.cancel.output_tokens
-                loop.submit(convert.control_from_pb(message, call.mailbox, call.request.generation_id))
+                self._calls.take_control(call, message)
         except InvalidFieldError as error:
-            self._intake.reject(call, error)
+            self._calls.reject(call, error)
         except NotReadyError:
             return  # the engine has failed, which ends the call itself
-
-
-async def _take_acknowledgements(call: UsageCall, context: Context) -> None:
-    with suppress(InvalidFieldError):  # nothing is acknowledged any more, so everything will be told again
-        while (message := await incoming.read_as(pb.StreamUsageRequest, context)) is not None:
-            if message.HasField("kept_output"):
-                call.note_kept(message.kept_output.generation_id, message.kept_output.output_tokens)
-            call.acknowledge(message.after_sequence)

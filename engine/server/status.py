@@ -14,6 +14,7 @@ from engine.errors import (
     UnknownRequestError,
 )
 from engine.loop_messages import Refusal
+from evenflow.engine.v1 import engine_pb2 as pb
 
 DOMAIN = "evenflow"
 
@@ -22,7 +23,7 @@ CodeReasonMetadata = tuple[grpc.StatusCode, str, dict[str, str]]
 
 def status_of(error: Refusal, max_model_len: int) -> grpc.Status:
     """The status that `error` stands for. `max_model_len` tells a prompt too long from a pool too small."""
-    code, reason, metadata = _meaning(error, max_model_len)
+    code, reason, metadata = meaning_of(error, max_model_len)
     detail = AnyMessage()
     detail.Pack(error_details_pb2.ErrorInfo(domain=DOMAIN, reason=reason, metadata=metadata))
     status: grpc.Status = rpc_status.to_status(
@@ -31,7 +32,14 @@ def status_of(error: Refusal, max_model_len: int) -> grpc.Status:
     return status
 
 
-def _meaning(error: Refusal, max_model_len: int) -> CodeReasonMetadata:
+def refusal_to_pb(error: Refusal, max_model_len: int) -> pb.CallRefusal:
+    """The same for one call of many."""
+    code, reason, metadata = meaning_of(error, max_model_len)
+    return pb.CallRefusal(code=code.value[0], message=str(error), reason=reason, metadata=metadata)
+
+
+def meaning_of(error: Refusal, max_model_len: int) -> CodeReasonMetadata:
+    """Code, reason and metadata of the status."""
     match error:
         case InvalidFieldError(field=field):
             return grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", {"field": field}

@@ -21,7 +21,7 @@ from gateway.cli.output import Column, OutputFormat, OutputOption, print_data, p
 from gateway.cli.resources import AuditFilterOption
 from gateway.private_files import write_private
 from gateway.store.audit_chain import ChainCheck
-from gateway.words import short_name
+from gateway.words import counted, short_name
 
 app = typer.Typer(help="Who changed what: the record of all changes.", no_args_is_help=True)
 
@@ -74,7 +74,7 @@ def export(
             num_events = _write_lines(admin, lines)
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from error
-    stderr().print(f"{num_events} events in {file}")
+    stderr().print(f"{counted(num_events, 'event')} in {file}")
 
 
 @app.command()
@@ -101,7 +101,9 @@ def verify(
             verdicts["server"] = _check_server(admin, exported)
     if output is OutputFormat.TABLE:
         for name, verdict in verdicts.items():
-            stdout().print(f"{name}: {verdict['num_events']} events, {verdict['verdict']}")
+            num_events = verdict["num_events"]
+            assert isinstance(num_events, int), "as Checked.verdict has it"
+            stdout().print(f"{name}: {counted(num_events, 'event')}, {verdict['verdict']}")
     else:
         print_data(verdicts, output)
     if any(verdict["verdict"] != INTACT for verdict in verdicts.values()):

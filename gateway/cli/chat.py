@@ -22,6 +22,7 @@ from gateway.cli.data_dir import DataDir
 from gateway.cli.errors import CliError, ExitCode, read_refusal
 from gateway.cli.output import stderr
 from gateway.cli.security import CaCertOption, ClientCertOption, ClientKeyOption, Security
+from gateway.words import counted
 
 PROMPT = "> "
 # A conversation wants sense before variety, small models above all.
@@ -88,7 +89,7 @@ class Screen:
         num_tokens = finish.usage.output_tokens
         rate = (num_tokens - 1) / (total_s - first_s) if num_tokens > 1 and total_s > first_s else 0.0
         cut = ", cut at the output limit" if finish.finish_reason == pb.FINISH_REASON_LENGTH else ""
-        self.note(f"{num_tokens} tokens{cut} · first after {first_s:.2f} s · then {rate:.1f} tokens/s")
+        self.note(f"{counted(num_tokens, 'token')}{cut} · first after {first_s:.2f} s · then {rate:.1f} tokens/s")
 
 
 @command

@@ -32,6 +32,12 @@ HttpFlag = Annotated[
     str | None, typer.Option("--http-listen", help="HOST:PORT of the OpenAI-compatible door; off (default): none.")
 ]
 BodyFlag = Annotated[str | None, typer.Option("--http-max-body-bytes", help="The largest body that it takes.")]
+ProxiesFlag = Annotated[
+    str | None, typer.Option("--trusted-proxies", help="Networks (CIDR) of proxies that say whom they stand for.")
+]
+ForwardedFlag = Annotated[
+    str | None, typer.Option("--forwarded-header", help="Where they say it: x-forwarded-for (default); forwarded.")
+]
 ConsoleFlag = Annotated[
     str | None, typer.Option("--console", help="on (default): pages for administrators at /console; off.")
 ]
@@ -66,6 +72,8 @@ def gateway(
     client_ca: ClientCaFlag = None,
     http_listen: HttpFlag = None,
     http_max_body_bytes: BodyFlag = None,
+    trusted_proxies: ProxiesFlag = None,
+    forwarded_header: ForwardedFlag = None,
     console: ConsoleFlag = None,
     metrics_listen: MetricsFlag = None,
     telemetry_semconv: SemconvFlag = None,
@@ -95,6 +103,8 @@ def gateway(
         client_ca=client_ca,
         http_listen=http_listen,
         http_max_body_bytes=http_max_body_bytes,
+        trusted_proxies=trusted_proxies,
+        forwarded_header=forwarded_header,
         console=console,
         metrics_listen=metrics_listen,
         telemetry_semconv=telemetry_semconv,

@@ -36,7 +36,7 @@ SECRET: Column[pb.ApiKey] = Column("SECRET", lambda key: key.secret or "-")
 COLUMNS: tuple[Column[pb.ApiKey], ...] = (
     Column("KEY", lambda key: key.name.rpartition("/")[2]),
     Column("TEAM", lambda key: short_name(key.name.rpartition("apiKeys/")[0].rstrip("/")) or "(platform)"),
-    Column("NAME", lambda key: key.display_name or "-"),
+    Column("DISPLAY NAME", lambda key: key.display_name or "-"),
     Column("SCOPES", lambda key: ", ".join(key.scopes)),
     Column("STATE", lambda key: _state_text(key)),
     Column("EXPIRES", lambda key: time_text(key, "expire_time", unset="never")),

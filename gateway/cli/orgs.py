@@ -29,7 +29,7 @@ app = typer.Typer(help="Organizations: the roots of the tenant tree.", no_args_i
 OrganizationArgument = Annotated[str, typer.Argument(metavar="ORG", help="Such as acme.")]
 COLUMNS: tuple[Column[pb.Organization], ...] = (
     Column("ORGANIZATION", lambda org: short_name(org.name)),
-    Column("NAME", lambda org: org.display_name or "-"),
+    Column("DISPLAY NAME", lambda org: org.display_name or "-"),
     Column("STATE", lambda org: state_text(org.state)),
     Column("CREATED", lambda org: time_text(org, "create_time")),
 )

@@ -6,7 +6,7 @@ from rich.console import Console
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.output import new_table
 from gateway.durations import differ_notably
-from gateway.words import short_name
+from gateway.words import counted, short_name
 
 HEADINGS = ("TEAM", "ADMITTED", "REFUSED", "OUTPUT TOKENS", "FIRST TOKEN P50", "P99", "SO")
 
@@ -26,10 +26,8 @@ def print_simulation(console: Console, response: pb.SimulateQuotaPoliciesRespons
             verdict(tenant),
         )
     console.print(table)
-    console.print(
-        f"{response.num_requests} requests and {response.num_denials} refusals of the past, presented again under "
-        f"{response.scheduling_policy}."
-    )
+    past = f"{counted(response.num_requests, 'request')} and {counted(response.num_denials, 'refusal')} of the past"
+    console.print(f"{past}, presented again under {response.scheduling_policy}.")
     for tenant in response.tenants:
         for limit, count in sorted(tenant.proposed.refused_by_limit.items()):
             console.print(f"  {short_name(tenant.team)}: {count} refused by {limit}")

@@ -10,7 +10,7 @@ from gateway.cli.command import Admin, admin_command
 from gateway.cli.engines import policy_text
 from gateway.cli.output import OutputFormat, OutputOption, new_table, print_data, stdout, to_data
 from gateway.settings import WILDCARD_HOSTS
-from gateway.words import short_name
+from gateway.words import counted, short_name
 
 MAX_TENANTS = 50
 NOW_HEADINGS = ("TEAM", "WEIGHT", "SHARE", "FAIR", "LEAD", "RUNNING", "WAITING", "PAUSED", "SWAPPED")
@@ -70,11 +70,12 @@ def _store_text(report: pb.SystemStatus) -> str:
 
 
 def _ledger_text(ledger: pb.LedgerStatus) -> str:
-    text = f"{ledger.waiting_events} events wait for the store"
+    wait = "waits" if ledger.waiting_events == 1 else "wait"
+    text = f"{counted(ledger.waiting_events, 'event')} {wait} for the store"
     if ledger.waiting_events:
         text += f", the oldest for {ledger.oldest.ToMilliseconds() / 1000:.1f} s"
     if ledger.dropped_events or ledger.damaged_bytes:
-        text += f"; LOST: {ledger.dropped_events} events, {ledger.damaged_bytes} bytes of the spool"
+        text += f"; LOST: {counted(ledger.dropped_events, 'event')}, {ledger.damaged_bytes} bytes of the spool"
     return text
 
 
@@ -88,8 +89,9 @@ def _engine_lines(engine: pb.EngineStatus) -> list[str]:
         f"policy {scheduling}, preemption {preemption}",
         _requests_text(engine),
         _pools_text(engine),
-        f"{engine.num_steps} steps of {engine.mean_step_ms:.1f} ms, {engine.num_preemptions} preemptions,"
-        f" {engine.num_swaps} swaps, {engine.num_pauses} pauses",
+        f"{counted(engine.num_steps, 'step')} of {engine.mean_step_ms:.1f} ms,"
+        f" {counted(engine.num_preemptions, 'preemption')}, {counted(engine.num_swaps, 'swap')},"
+        f" {counted(engine.num_pauses, 'pause')}",
         _prices_text(engine),
     ]
     if engine.dropped_usage:

@@ -43,7 +43,7 @@ DurableOption = Annotated[
 ]
 COLUMNS: tuple[Column[pb.Team], ...] = (
     Column("TEAM", lambda team: short_name(team.name)),
-    Column("NAME", lambda team: team.display_name or "-"),
+    Column("DISPLAY NAME", lambda team: team.display_name or "-"),
     Column("STATE", lambda team: state_text(team.state)),
     Column("DEFAULT CLASS", lambda team: short_name(team.default_priority_class)),
     Column("CLASSES", lambda team: ", ".join(map(short_name, team.priority_class_grants)) or "-"),

@@ -18,7 +18,7 @@ from gateway.cli.errors import CliError, UsageError, read_refusal
 from gateway.cli.output import Column, OutputFormat, print_many, stdout, time_text
 from gateway.cli.references import node_name
 from gateway.cli.resources import PAGE_SIZE, all_pages
-from gateway.words import short_name
+from gateway.words import counted, short_name
 
 app = typer.Typer(help="What tenants used.", no_args_is_help=True)
 
@@ -122,7 +122,7 @@ def _total_text(rows: abc.Iterable[pb.UsageSum]) -> str:
     """`1,200 requests, 345,678 tokens billed`."""
     sums = [(row.request_count, row.billed_tokens) for row in rows]
     requests, billed = (sum(column) for column in zip(*sums, strict=True)) if sums else (0, 0)
-    return f"{requests:,} requests, {billed:,} tokens billed"
+    return f"{counted(requests, 'request')}, {counted(billed, 'token')} billed"
 
 
 def find_times(

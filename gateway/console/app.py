@@ -7,13 +7,13 @@ from starlette.routing import Route
 
 from gateway.auth import Action
 from gateway.console import pages
-from gateway.console.forgery import FormTokens
-from gateway.console.login import Login
 from gateway.console.parts import Parts
 from gateway.console.pipeline import Pipeline
 from gateway.console.refusals import WrongMethodError
 from gateway.console.routes import ConsoleRoute
-from gateway.console.sessions import Sessions
+from gateway.console.sign_in.forgery import FormTokens
+from gateway.console.sign_in.login import Login
+from gateway.console.sign_in.sessions import Sessions
 from gateway.console.statics import Statics
 from gateway.console.surroundings import Surroundings
 from gateway.console.templating import Templates

@@ -2,7 +2,7 @@
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.console.form_values import Fields, FormReader
-from gateway.console.policy_form import number_text
+from gateway.console.policies.form import number_text
 from gateway.console.versions import Part, PartKey, all_keys, text_of
 from gateway.durations import duration_text
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from evenflow.admin.v1 import admin_pb2 as pb
-from gateway.console.chart_scale import amounts_of
 from gateway.console.charts import Chart, Frame, Series, stacked_chart
+from gateway.console.charts.scale import amounts_of
 from gateway.console.words import dimension_text
 from gateway.words import short_name
 

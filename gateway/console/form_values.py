@@ -49,7 +49,7 @@ class FormReader:
         """A number from 0, with a point where it has a fraction."""
         text = self.text(name)
         if not NUMBER.fullmatch(text) or len(text) > 2 * MAX_DIGITS:
-            return self.refuse(name, "must be a number, such as 2 or 0.5", 0.0)
+            return self.refuse(name, "must be a number, not below 0, with a point before its fraction: 2 or 0.5", 0.0)
         return float(text)
 
     def length(self, name: str) -> timedelta | None:

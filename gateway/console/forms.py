@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
 
-from gateway.errors import FieldViolation, GatewayError, InvalidFieldError
+from gateway.errors import FieldViolation, GatewayError, InvalidFieldError, http_status
 
 MAX_BYTES = 1024 * 1024
 MAX_FIELDS = 5000
@@ -66,6 +66,11 @@ class Problems:
 
     def __bool__(self) -> bool:
         return bool(self.by_field or self.general)
+
+
+def told(error: GatewayError | None, names: abc.Mapping[str, str]) -> tuple[int, Problems]:
+    """The status that a form comes back with, and what is wrong with it. None: it is shown for the first time."""
+    return (200, Problems()) if error is None else (http_status(error), Problems.of(error, names))
 
 
 async def read_form(request: Request, max_bytes: int = MAX_BYTES) -> Form:

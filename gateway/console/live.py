@@ -5,9 +5,12 @@ The page asks with `data-live`; the script replaces what has the same `id`. A se
 
 import asyncio
 import time
-from collections import abc
+from collections import Counter, abc
+from functools import partial
 from typing import TYPE_CHECKING
+from uuid import UUID
 
+import grpc
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 INTERVAL_S = 1.0
 KEEP_ALIVE_S = 15.0
 MAX_STREAMS = 128
+# Of one key or subject, in however many browsers: nobody takes the others' places.
+MAX_STREAMS_EACH = 16
 MEDIA_TYPE = "text/event-stream"
 Produce = abc.Callable[[], abc.Awaitable[str]]
 
@@ -33,24 +38,38 @@ class TooManyStreamsError(UnavailableError):
         super().__init__("too many pages are being kept up to date; load this one again to see what is new")
 
 
-class LiveStreams:
-    """Counts the streams of this process. Written by itself only."""
+class TooManyOwnStreamsError(GatewayError):
+    """As many pages as one visitor may keep up to date are open."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "TOO_MANY_OWN_STREAMS"
 
     def __init__(self) -> None:
-        self._num_open = 0
+        super().__init__(f"you keep {MAX_STREAMS_EACH} pages up to date already; close some of them")
+
+
+class LiveStreams:
+    """Counts the streams of this process, by whose they are. Written by itself only."""
+
+    def __init__(self) -> None:
+        self._num_by_holder: Counter[UUID] = Counter()
 
     def respond(self, visit: "Visit", produce: Produce, interval_s: float = INTERVAL_S) -> Response:
         """What `produce` makes, each time that it is another one, until the page is left or the session ends.
 
-        Raises TooManyStreamsError.
+        Raises TooManyStreamsError, TooManyOwnStreamsError.
         """
-        if self._num_open >= MAX_STREAMS:
+        holder = visit.principal.key_id
+        if self._num_by_holder[holder] >= MAX_STREAMS_EACH:
+            raise TooManyOwnStreamsError
+        if self._num_by_holder.total() >= MAX_STREAMS:
             raise TooManyStreamsError
-        self._num_open += 1
-        return _Stream(_events(visit, produce, interval_s), self._release)
+        self._num_by_holder[holder] += 1
+        return _Stream(events_of(visit, produce, interval_s), partial(self._release, holder))
 
-    def _release(self) -> None:
-        self._num_open -= 1
+    def _release(self, holder: UUID) -> None:
+        self._num_by_holder[holder] -= 1
+        self._num_by_holder += Counter()  # which keeps those above 0
 
 
 class _Stream(StreamingResponse):
@@ -67,7 +86,8 @@ class _Stream(StreamingResponse):
             self._release()
 
 
-async def _events(visit: "Visit", produce: Produce, interval_s: float) -> abc.AsyncIterator[str]:
+async def events_of(visit: "Visit", produce: Produce, interval_s: float) -> abc.AsyncIterator[str]:
+    """As they are written on the wire: what is new, what is wrong, and what ends it."""
     told, told_at_s = "", time.monotonic()
     while True:
         try:

@@ -8,9 +8,11 @@ from gateway.admission import Admission
 from gateway.auth import Authenticator
 from gateway.console.charts import Chart
 from gateway.console.live import LiveStreams
-from gateway.console.newest import Newest
-from gateway.console.overview import Overview
-from gateway.console.sampler import Sampler
+from gateway.console.overview.newest import Newest
+from gateway.console.overview.sampler import Sampler
+from gateway.console.overview.view import Overview
+from gateway.console.sign_in.login_limits import LoginLimits
+from gateway.console.sign_in.session_ends import SessionEnds
 from gateway.pepper import PepperSource
 from gateway.settings import GatewaySettings
 
@@ -25,6 +27,8 @@ class Parts:
     admin: AdminServicer
     admission: Admission
     sampler: Sampler
+    session_ends: SessionEnds
+    login_limits: LoginLimits
     streams: LiveStreams = field(default_factory=LiveStreams)
     platform_overview: Newest[Overview] = field(default_factory=Newest)
     platform_charts: Newest[dict[str, Chart]] = field(default_factory=Newest)

@@ -9,15 +9,14 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from gateway.auth import enter_principal
-from gateway.console.forgery import FIELD, FormTokens
 from gateway.console.forms import read_form
 from gateway.console.parts import Parts
 from gateway.console.refusals import Trouble
 from gateway.console.routes import ROOT, ConsoleRoute
-from gateway.console.sessions import Session, Sessions
+from gateway.console.sign_in.forgery import FIELD, FormTokens
+from gateway.console.sign_in.sessions import Session, Sessions
 from gateway.console.surroundings import Surroundings
-from gateway.console.visit import Visit, peer_of
+from gateway.console.visit import Visit, recognize
 from gateway.errors import GatewayError
 from gateway.interceptors.call import REQUEST_ID, request_id_of
 from gateway.interceptors.errors import refusal_of
@@ -92,8 +91,7 @@ class Pipeline:
         return serve
 
     async def _visit(self, request: Request, route: ConsoleRoute, session: Session) -> Visit:
-        verdict = await self._parts.authenticator.resume(session.remembered, peer_of(request))
-        enter_principal(verdict.principal)
+        verdict = await recognize(self._parts, session, request)
         return Visit(request, route, self._parts, session, verdict, self._surroundings)
 
     async def _admit(self, visit: Visit) -> None:

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from gateway.console.forgery import FIELD, FormTokens
 from gateway.console.navigation import NAVIGATION
 from gateway.console.parts import Parts
 from gateway.console.routes import ROOT
-from gateway.console.sessions import cookie_name, drop_cookie, set_cookie
-from gateway.console.signing import Signer
+from gateway.console.sign_in.forgery import FIELD, FormTokens
+from gateway.console.sign_in.sessions import cookie_name, drop_cookie, set_cookie
+from gateway.console.sign_in.signing import Signer
 from gateway.console.templating import Templates
 from gateway.console.visit import Visit
 

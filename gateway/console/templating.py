@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
@@ -24,11 +24,11 @@ UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 class Templates:
-    """The templates of `gateway/console/templates`."""
+    """The templates of `gateway/console/templates`, unless a test has others."""
 
-    def __init__(self, statics: Statics) -> None:
+    def __init__(self, statics: Statics, loader: BaseLoader | None = None) -> None:
         self._environment = Environment(
-            loader=PackageLoader("gateway.console"),
+            loader=loader or PackageLoader("gateway.console"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,

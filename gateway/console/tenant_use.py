@@ -8,8 +8,8 @@ from google.protobuf.duration_pb2 import Duration
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.servicer import AdminServicer
-from gateway.console.chart_scale import SECONDS
 from gateway.console.charts import Chart, Frame, Series, stacked_chart
+from gateway.console.charts.scale import SECONDS
 from gateway.console.usage import recent_usage, usage_chart
 from gateway.console.visit import Visit
 

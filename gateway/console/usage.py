@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 from evenflow.admin.v1 import admin_pb2 as pb
-from gateway.console.chart_scale import amounts_of
 from gateway.console.charts import Chart, Frame, Series, stacked_chart
+from gateway.console.charts.scale import amounts_of
 from gateway.console.words import resource_name
 from gateway.errors import FieldViolation, InvalidFieldError
 from gateway.words import short_name

@@ -38,6 +38,11 @@ class Difference:
     result: str
     is_conflict: bool
 
+    @property
+    def is_agreed(self) -> bool:
+        """Whether both have made the same change."""
+        return self.theirs == self.yours != self.base
+
 
 def differences(base: PartByKey, theirs: PartByKey, yours: PartByKey) -> list[Difference]:
     """What is not the same in all three, in the order of `theirs` and then of `yours`."""

@@ -16,7 +16,7 @@ from gateway.auth import Action, Principal, Verdict, authorize, authorize_anywhe
 from gateway.auth.address import peer_name
 from gateway.console.forms import Form
 from gateway.console.routes import ConsoleRoute
-from gateway.console.sessions import Session
+from gateway.console.sign_in.sessions import Session
 from gateway.interceptors.authentication import authorize_message
 from gateway.interceptors.list_sizes import require_short_lists
 from gateway.store.identity import PLATFORM
@@ -78,8 +78,7 @@ class Visit:
 
         Raises what ends that; UnavailableError where nobody can tell.
         """
-        self.verdict = await self.parts.authenticator.resume(self.session.remembered, peer_of(self.request))
-        enter_principal(self.principal)
+        self.verdict = await recognize(self.parts, self.session, self.request)
         self.authorize_route()
 
     def may(self, action: Action, path: ResourcePath) -> bool:
@@ -117,6 +116,17 @@ class Visit:
         """After a change: the browser gets the page at `path`, which says `notice` once."""
         self.notice = notice
         return RedirectResponse(path, 303)
+
+
+async def recognize(parts: "Parts", session: Session, request: Request) -> Verdict:
+    """Whose session it is, as of now; this task acts for them from here on.
+
+    Raises SessionEndedError, and what `Authenticator.resume` raises.
+    """
+    await parts.session_ends.require_open(session)
+    verdict = await parts.authenticator.resume(session.remembered, peer_of(request))
+    enter_principal(verdict.principal)
+    return verdict
 
 
 def peer_of(request: Request) -> str:

@@ -1,10 +1,12 @@
 """The gateway's side of the engine's wire: the only user of `evenflow.engine.v1`.
 
 `messages` are the plain values that the rest of the gateway sees, `wire` and `administration` turn them into protocol
-messages and back, `refusals` turns the engine's statuses into errors, `client` owns the channel and the calls.
+messages and back, `refusals` turns the engine's statuses into errors. `call` and `shared` are requests on streams of
+their own and on one of all, `client` owns the channel.
 """
 
-from gateway.engine_client.client import EngineCall, EngineClient
+from gateway.engine_client.call import EngineCall
+from gateway.engine_client.client import EngineClient
 from gateway.engine_client.messages import (
     Accepted,
     Admitted,

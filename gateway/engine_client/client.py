@@ -1,23 +1,17 @@
-"""The channel to one engine and the calls on it.
-
-A `Generate` call is one bidirectional stream: `EngineCall.events()` reads it, `cancel` and `reader_*` write to it.
-Writes go through an outbox, so that they are plain functions and never overlap. An engine that goes away is a typed
-error. Every call ends in `abandon`: an open call that nobody refers to would live on in the transport.
-"""
+"""The channel to one engine: requests, and questions about it. An engine that goes away is a typed error."""
 
 import asyncio
-from collections import abc, deque
+from collections import abc
 
 import grpc
 
 from evenflow.engine.v1 import engine_pb2 as pb
 from evenflow.engine.v1 import engine_pb2_grpc
 from gateway.engine_client import administration, wire
+from gateway.engine_client.call import EngineCall, Line, OwnLine
 from gateway.engine_client.messages import (
     CancelReason,
-    EngineEvent,
     EngineRequest,
-    Finished,
     ModelInfo,
     NodeUpdate,
     PriorityClass,
@@ -30,8 +24,9 @@ from gateway.engine_client.requests import (
     explanation_from_pb,
     summary_from_pb,
 )
+from gateway.engine_client.shared import MAX_PROMPT_TOKENS, SharedStream
 from gateway.engine_client.usage import UsageCall
-from gateway.errors import EngineLostError, InternalError, NoEngineError
+from gateway.errors import InternalError, NoEngineError
 from gateway.status import EngineStats, PolicyChoice
 
 SERVICE = pb.DESCRIPTOR.services_by_name["EngineService"].full_name
@@ -52,123 +47,14 @@ _CHANNEL_OPTIONS = (
 NODES_PER_MESSAGE = 1000
 
 
-class EngineCall:
-    """One running `Generate` call. Read by one task; `cancel` and `reader_*` never wait."""
-
-    def __init__(
-        self,
-        stub: "engine_pb2_grpc.EngineServiceAsyncStub",  # a name of the type stubs only
-        request: EngineRequest,
-        metadata: abc.Mapping[str, str],
-        on_close: abc.Callable[[], None],
-        on_refusal: abc.Callable[[], None],
-    ) -> None:
-        self._on_close: abc.Callable[[], None] | None = on_close
-        self._on_refusal = on_refusal
-        self._request = request
-        self._outbox: deque[pb.GenerateRequest] = deque()
-        self._writer: asyncio.Task[None] | None = None
-        self._is_started = False
-        self._has_failed_write = False
-        self._call = stub.Generate(metadata=tuple(metadata.items()))
-
-    async def events(self) -> abc.AsyncGenerator[EngineEvent, None]:
-        """Send the request and yield what the engine says; after `Finished` only the end of the call is awaited.
-
-        Raises NoEngineError if the engine never answered, EngineLostError if it went away later, and the error that the
-        engine's refusal stands for.
-        """
-        is_answered = is_finished = False
-        try:
-            await self._start()
-            # Read to its end: the transport keeps the parts of a call whose status nobody has read.
-            async for response in self._call:
-                is_answered = True
-                event = wire.event_from_pb(response)
-                if event is not None and not is_finished:
-                    yield event
-                is_finished = is_finished or isinstance(event, Finished)
-        except grpc.aio.AioRpcError as error:
-            # A write that finds the call over hides the engine's own status behind one of the transport's.
-            is_away = error.code() is grpc.StatusCode.UNAVAILABLE or self._has_failed_write
-            if not is_answered and is_away:
-                self._on_refusal()
-                raise NoEngineError from error
-            if not is_finished:
-                raise typed(error, is_answered=is_answered) from error
-        if not is_finished:
-            raise EngineLostError
-
-    def cancel(self, reason: CancelReason, num_kept_tokens: int | None = None) -> None:
-        """Ask the engine to end the request; it answers with `Finished`.
-
-        With a stop string, `num_kept_tokens` of the output belong to the request.
-        """
-        self._send(wire.cancel_to_pb(reason, num_kept_tokens))
-
-    def grant(self, max_output_tokens: int) -> None:
-        """So many output tokens are allowed from now on; a sequence that has used them up pauses."""
-        self._send(wire.grant_to_pb(max_output_tokens))
-
-    def set_class(self, priority_class: PriorityClass) -> None:
-        """The request goes on in another class."""
-        self._send(wire.set_class_to_pb(priority_class, self._request.policy_revision))
-
-    def reader_blocked(self) -> None:
-        """The client does not read: the engine holds the sequence."""
-        self._send(pb.GenerateRequest(reader_blocked=pb.ReaderBlocked()))
-
-    def reader_ready(self) -> None:
-        """The client reads again."""
-        self._send(pb.GenerateRequest(reader_ready=pb.ReaderReady()))
-
-    def abandon(self) -> None:
-        """The call is over, whatever its state. Idempotent."""
-        if self._writer is not None:
-            self._writer.cancel()
-        self._call.cancel()
-        if self._has_failed_write:
-            # For the transport the call ended with the failed write, so `cancel` does nothing, and the core would keep
-            # what nobody has read of it for ever.
-            self._call._cython_call.cancel("abandoned")  # type: ignore[attr-defined]  # no public way to it
-        if self._on_close is not None:
-            self._on_close()
-            self._on_close = None
-
-    async def _start(self) -> None:
-        await self._write(wire.start_to_pb(self._request))
-        self._is_started = True
-        self._write_waiting()
-
-    def _send(self, message: pb.GenerateRequest) -> None:
-        self._outbox.append(message)
-        if self._is_started:
-            self._write_waiting()
-
-    def _write_waiting(self) -> None:
-        # The transport takes one write at a time.
-        if self._outbox and (self._writer is None or self._writer.done()):
-            self._writer = asyncio.create_task(self._write_all())
-
-    async def _write_all(self) -> None:
-        while self._outbox:
-            await self._write(self._outbox.popleft())
-
-    async def _write(self, message: pb.GenerateRequest) -> None:
-        try:
-            await self._call.write(message)
-        except asyncio.InvalidStateError:
-            pass  # the call has ended: its reader knows why
-        except grpc.aio.AioRpcError:
-            self._has_failed_write = True
-
-
 class EngineClient:
     """One engine. Reconnects by itself; `close` ends it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.num_open_calls = 0
+        self._has_shared = False
+        self._shared: SharedStream | None = None
         self._refused = asyncio.Event()
         self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._stub: engine_pb2_grpc.EngineServiceAsyncStub = engine_pb2_grpc.EngineServiceStub(self._channel)
@@ -179,7 +65,7 @@ class EngineClient:
 
     def generate(self, request: EngineRequest, metadata: abc.Mapping[str, str]) -> EngineCall:
         """Begin a call, which counts as open until it is abandoned; `metadata` carries the trace."""
-        call = EngineCall(self._stub, request, metadata, self._note_closed, self._refused.set)
+        call = EngineCall(self._line(request, metadata), request, self._note_closed)
         self.num_open_calls += 1
         return call
 
@@ -202,6 +88,7 @@ class EngineClient:
                 f"the engine at {self.address} speaks protocol version {info.protocol_version},"
                 f" this gateway speaks {wire.PROTOCOL_VERSION}"
             )
+        self._has_shared = info.generates_many
         return wire.model_info_from_pb(info)
 
     async def require_open(self) -> None:
@@ -292,7 +179,16 @@ class EngineClient:
                 sign.cancel()
 
     async def close(self) -> None:
+        if self._shared is not None:
+            await self._shared.close()
         await self._channel.close()
+
+    def _line(self, request: EngineRequest, metadata: abc.Mapping[str, str]) -> Line:
+        if not self._has_shared or len(request.prompt_token_ids) > MAX_PROMPT_TOKENS:
+            return OwnLine(self._stub, request, metadata, self._refused.set)
+        if self._shared is None or self._shared.is_over:
+            self._shared = SharedStream(self._stub)
+        return self._shared.open(request, metadata, self._refused.set)
 
     def _note_closed(self) -> None:
         self.num_open_calls -= 1

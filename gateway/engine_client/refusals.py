@@ -1,9 +1,13 @@
 """An engine's status as the error of ours that it stands for."""
 
+from collections import abc
+from dataclasses import dataclass, field
+
 import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from evenflow.engine.v1 import engine_pb2 as pb
 from gateway.errors import (
     EngineLostError,
     FieldViolation,
@@ -19,6 +23,15 @@ _FIELD_ERRORS = {
     "CONTEXT_LENGTH": ContextLengthError,
     "INVALID_FIELD": InvalidFieldError,
 }
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_ENGINE_FAULTS = frozenset(
+    {
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.ALREADY_EXISTS,
+    }
+)
 # The engine's names of what an administrator sets, and the public ones.
 _POLICY_FIELDS = {
     "name": "scheduling_policy",
@@ -28,25 +41,43 @@ _POLICY_FIELDS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """How an engine has ended a call. `reason` and `metadata` are empty where it has none that can be read."""
+
+    code: grpc.StatusCode
+    message: str
+    reason: str = ""
+    metadata: abc.Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_error(cls, error: grpc.aio.AioRpcError) -> "EngineStatus":
+        info = _error_info(error)
+        return cls(error.code(), error.details() or "", info.reason, dict(info.metadata))
+
+    @classmethod
+    def of_refusal(cls, refusal: pb.CallRefusal) -> "EngineStatus":
+        code = _CODES.get(refusal.code, grpc.StatusCode.UNKNOWN)
+        return cls(code, refusal.message, refusal.reason, dict(refusal.metadata))
+
+
 def typed(error: grpc.aio.AioRpcError, *, is_answered: bool) -> GatewayError:
     """Of a call that had, or had not, been answered before it ended."""
-    info = _error_info(error)
-    field_error = _FIELD_ERRORS.get(info.reason)
+    return typed_status(EngineStatus.of_error(error), is_answered=is_answered)
+
+
+def typed_status(status: EngineStatus, *, is_answered: bool) -> GatewayError:
+    """The same, of what it ended with."""
+    field_error = _FIELD_ERRORS.get(status.reason)
     if field_error is not None:
-        text = error.details() or info.reason
-        field = info.metadata.get("field", "")
-        return field_error(FieldViolation(f"spec.{field}" if field else "spec", text), metadata=dict(info.metadata))
+        text, name = status.message or status.reason, status.metadata.get("field", "")
+        return field_error(FieldViolation(f"spec.{name}" if name else "spec", text), metadata=status.metadata)
     if is_answered:
         return EngineLostError()
-    if info.reason == "PROTOCOL_VERSION":
-        return InternalError(f"the engine refuses this gateway's protocol version: {error.details()}")
-    if error.code() in (
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.UNKNOWN,
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.ALREADY_EXISTS,
-    ):
-        return InternalError(f"the engine failed: {error.code().name}: {error.details()}")
+    if status.reason == "PROTOCOL_VERSION":
+        return InternalError(f"the engine refuses this gateway's protocol version: {status.message}")
+    if status.code in _ENGINE_FAULTS:
+        return InternalError(f"the engine failed: {status.code.name}: {status.message}")
     return NoEngineError()
 
 
@@ -54,10 +85,10 @@ def typed_switch(error: grpc.aio.AioRpcError) -> GatewayError:
     """Of a call that sets policies."""
     info = _error_info(error)
     if info.reason == "INVALID_FIELD":
-        field = info.metadata.get("field", "")
+        name = info.metadata.get("field", "")
         # The engine's text begins with its own name of the field.
-        text = (error.details() or info.reason).removeprefix(f"{field} ")
-        return InvalidFieldError(FieldViolation(_POLICY_FIELDS.get(field, field), text))
+        text = (error.details() or info.reason).removeprefix(f"{name} ")
+        return InvalidFieldError(FieldViolation(_POLICY_FIELDS.get(name, name), text))
     return typed(error, is_answered=False)
 
 

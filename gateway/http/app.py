@@ -12,17 +12,17 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.errors import UnknownMethodError
 from gateway.http import routes
 from gateway.http.chat import chat_params
 from gateway.http.completions import completion_params
 from gateway.http.door import HttpDoor
 from gateway.http.endpoints import Endpoints
+from gateway.http.forwarded import Forwarded
 from gateway.http.generating import Generating
 from gateway.http.measuring import Measured
 from gateway.http.openapi import document
 from gateway.http.pipeline import Endpoint, Pipeline, begin_call, refuse
-from gateway.http.refusals import MethodNotAllowedError, Renamed
+from gateway.http.refusals import MethodNotAllowedError, Renamed, UnknownPathError
 from gateway.http.responses import response_params
 from gateway.http.routes import HttpRoute
 from gateway.http.tls import following_context
@@ -73,7 +73,7 @@ def http_door(
     app = make_app(parts, console)
     return HttpDoor(
         address,
-        Measured(app, app.routes, gatekeeper.meters),
+        Forwarded(Measured(app, app.routes, gatekeeper.meters), gatekeeper.proxies),
         max_connections=settings.max_concurrent_rpcs,
         tls=None if files is None else following_context(files),
         reuse_port=settings.reuse_port,
@@ -132,7 +132,7 @@ def _json(status: int, content: object) -> Response:
 
 
 async def _refuse_unknown(request: Request, _error: Exception) -> "_Refusal":
-    return _Refusal(UnknownMethodError())
+    return _Refusal(UnknownPathError(routes.meant_by(request.url.path)))
 
 
 async def _refuse_method(request: Request, error: Exception) -> "_Refusal":
@@ -143,7 +143,7 @@ async def _refuse_method(request: Request, error: Exception) -> "_Refusal":
 class _Refusal(Response):
     """A refusal before any route was found, in the same words as all others."""
 
-    def __init__(self, error: UnknownMethodError | MethodNotAllowedError) -> None:
+    def __init__(self, error: UnknownPathError | MethodNotAllowedError) -> None:
         super().__init__()
         self._error = error
 

@@ -24,7 +24,8 @@ MIN_BYTES_PER_S = 4096
 MAX_DISCARDED_BYTES = 2**20
 DISCARD_PATIENCE_S = 1.0
 JSON = "application/json"
-
+IDENTITY = "identity"
+UTF_8 = ("utf-8", "utf8", "")
 
 CALL = "evenflow.call"
 """Where a scope has the call that was made of it, for the layers around the one that made it."""
@@ -131,8 +132,14 @@ class HttpCall:
     def _require_json(self) -> None:
         """A body without a type is taken to be JSON: it is the only kind there is."""
         for declared in self.headers("content-type"):
-            if declared.partition(";")[0].strip().lower() != JSON:
+            kind, *parameters = declared.lower().split(";")
+            if kind.strip() != JSON:
                 raise MediaTypeError
+            if any(charset not in UTF_8 for charset in map(_charset, parameters)):
+                raise MediaTypeError("send JSON in UTF-8, which needs no `charset`")
+        for coding in self.headers("content-encoding"):
+            if coding.strip().lower() not in ("", IDENTITY):
+                raise MediaTypeError("send the body as it is: no `content-encoding` is understood")
 
     async def _chunk(self, until_s: float) -> bytes:
         try:
@@ -150,3 +157,9 @@ class HttpCall:
         while (await self.receive())["type"] != "http.disconnect":
             pass
         lifeline.reschedule(asyncio.get_running_loop().time())
+
+
+def _charset(parameter: str) -> str:
+    """The charset that a parameter of a type names; empty where it is about something else."""
+    name, _, value = parameter.partition("=")
+    return value.strip().strip('"') if name.strip() == "charset" else ""

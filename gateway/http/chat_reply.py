@@ -10,6 +10,7 @@ from gateway.errors import GatewayError
 from gateway.http.event_stream import DONE, event
 from gateway.http.failure_events import failure_event
 from gateway.http.generating import Result
+from gateway.http.pieces import Pieces
 from gateway.http.reply_parts import (
     FinishWord,
     Head,
@@ -99,6 +100,7 @@ class ChatWording:
         self._head = head
         self._has_logprobs = has_logprobs
         self._includes_usage = includes_usage
+        self._texts = Pieces(lambda choice, text: self._piece(choice, MessageDelta(content=text), None))
 
     def whole(self, results: abc.Sequence[Result]) -> ChatCompletion:
         return ChatCompletion(
@@ -114,6 +116,8 @@ class ChatWording:
         return self._piece(choice, MessageDelta(role="assistant", content=""), None)
 
     def delta(self, choice: int, delta: Delta) -> bytes:
+        if not self._has_logprobs and delta.text:
+            return self._texts.piece(choice, delta.text)
         logprobs = self._logprobs((delta,))
         if not delta.text and not (logprobs and logprobs.content):
             return b""  # the tokens are counted; they add nothing that can be shown

@@ -9,6 +9,7 @@ from gateway.errors import GatewayError
 from gateway.http.event_stream import DONE, event
 from gateway.http.failure_events import failure_event
 from gateway.http.generating import Result
+from gateway.http.pieces import Pieces
 from gateway.http.reply_parts import FinishWord, Head, StopReason, Usage, finish_word, shown_logprobs, stop_reason
 from gateway.servicer.outcome import Delta, Outcome
 
@@ -53,6 +54,7 @@ class CompletionWording:
         self._has_logprobs = has_logprobs
         self._includes_usage = includes_usage
         self._offset_by_choice: dict[int, int] = {}
+        self._texts = Pieces(lambda choice, text: self._piece(choice, text, None))
 
     def whole(self, results: abc.Sequence[Result]) -> Completion:
         completion = self._completion([self._whole_choice(index, result) for index, result in enumerate(results)])
@@ -63,11 +65,12 @@ class CompletionWording:
         return b""
 
     def delta(self, choice: int, delta: Delta) -> bytes:
+        if not self._has_logprobs and delta.text:
+            return self._texts.piece(choice, delta.text)
         logprobs = self._logprobs(choice, (delta,))
         if not delta.text and not (logprobs and logprobs.tokens):
             return b""
-        piece = TextChoice(index=choice, text=delta.text, logprobs=logprobs, finish_reason=None, stop_reason=None)
-        return self._event([piece])
+        return self._piece(choice, delta.text, logprobs)
 
     def ending(self, choice: int, outcome: Outcome) -> bytes:
         word, reason = finish_word(outcome), stop_reason(outcome)
@@ -78,6 +81,10 @@ class CompletionWording:
 
     def failure(self, error: GatewayError, request_id: str) -> bytes:
         return failure_event(error, request_id)
+
+    def _piece(self, choice: int, text: str, logprobs: TextLogprobs | None) -> bytes:
+        piece = TextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=None, stop_reason=None)
+        return self._event([piece])
 
     def _completion(self, choices: list[TextChoice]) -> Completion:
         head = self._head

@@ -81,6 +81,6 @@ def _error_type(call: HttpCall | None, status: int) -> str:
 def _paths(routes: abc.Iterable[BaseRoute], prefix: str) -> abc.Iterator[tuple[int, str]]:
     for route in routes:
         if isinstance(route, Route):
-            yield id(route.endpoint), prefix + route.path
+            yield id(route.endpoint), prefix + route.path_format
         elif isinstance(route, Mount):
             yield from _paths(route.routes, prefix + route.path)

@@ -45,7 +45,7 @@ class Pipeline:
         """The endpoint for those who may use the route."""
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            call = begin_call(scope, receive, send, route.path)
+            call = begin_call(scope, receive, send, route.template)
             self.num_live += 1
             try:
                 with server_span(call, route, self.gatekeeper.tracer):

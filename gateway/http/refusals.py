@@ -10,6 +10,7 @@ GatewayError
 ├── MethodNotAllowedError           405   METHOD_NOT_ALLOWED
 ├── RequestTooSlowError             408   REQUEST_TOO_SLOW
 ├── OutputNotKeptError              409   OUTPUT_NOT_KEPT
+├── UnknownPathError                404   METHOD_NOT_FOUND
 ├── MediaTypeError                  415   UNSUPPORTED_MEDIA_TYPE
 └── UnavailableError
     └── OverloadedError             503   OVERLOADED
@@ -75,14 +76,30 @@ class OutputNotKeptError(GatewayError):
         )
 
 
+class UnknownPathError(GatewayError):
+    """Nothing is served at the path. `meant` is one that is and ends as it does; None: there is none."""
+
+    code = grpc.StatusCode.UNIMPLEMENTED
+    reason = "METHOD_NOT_FOUND"
+
+    def __init__(self, meant: str | None = None) -> None:
+        if meant is None:
+            super().__init__("there is no such path: /openapi.json has those that there are")
+            return
+        root = meant[: meant.index("/", 1)]
+        super().__init__(
+            f"there is no such path, but there is {meant}: a client's base URL ends in {root}", metadata={"path": meant}
+        )
+
+
 class MediaTypeError(GatewayError):
-    """The body is not declared to be JSON."""
+    """The body is declared to be something else than JSON in UTF-8, or to be compressed."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
     reason = "UNSUPPORTED_MEDIA_TYPE"
 
-    def __init__(self) -> None:
-        super().__init__("send JSON, with the header content-type: application/json")
+    def __init__(self, message: str = "send JSON, with the header content-type: application/json") -> None:
+        super().__init__(message)
 
 
 class OverloadedError(UnavailableError):
@@ -102,6 +119,10 @@ _CODE_BY_REASON = {
     "RATE_LIMITED": "rate_limit_exceeded",
     "BUDGET_EXHAUSTED": "insufficient_quota",
     "METHOD_NOT_FOUND": "unknown_url",
+}
+_TEXT_BY_REASON = {
+    # The same words as for keys that do not exist: a caller cannot tell which.
+    "CREDENTIAL_INVALID": "send a valid API key in the header `Authorization: Bearer ef_…`",
 }
 _TYPE_BY_STATUS = {403: "permission_error", 429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 _TOKEN_DIMENSIONS = ("INPUT_TOKENS", "OUTPUT_TOKENS", "TOTAL_TOKENS")
@@ -174,7 +195,7 @@ def error_headers(error: GatewayError) -> list[Header]:
 def _message(error: GatewayError, renamed: Renamed) -> str:
     """The text, in which fields have the caller's own names."""
     if not error.field_violations:
-        return error.message[:MAX_TEXT_CHARS]
+        return _TEXT_BY_REASON.get(error.reason, error.message)[:MAX_TEXT_CHARS]
     told = ((renamed(violation.field), violation.description) for violation in error.field_violations)
     return "; ".join(f"{field}: {text}" if field else text for field, text in told)[:MAX_TEXT_CHARS]
 

@@ -29,11 +29,9 @@ class Head:
 
     @classmethod
     def of(cls, choices: abc.Sequence[Served]) -> "Head":
-        """`service_tier` is None where the class has no such name, or the generation has ended before."""
-        first = choices[0]
-        running = first.generation
-        tier = None if running is None else TIER_BY_CLASS.get(running.job.request.priority_class.name)
-        transcript = first.transcript
+        """`service_tier` is None where the class has no such name."""
+        transcript = choices[0].transcript
+        tier = TIER_BY_CLASS.get(transcript.priority_class)
         return cls(transcript.generation_id, int(time.time()), transcript.model, tier, transcript.tokenizer)
 
 

@@ -21,6 +21,11 @@ class HttpRoute:
     rpc: str
 
     @property
+    def template(self) -> str:
+        """The path as spans and metrics name it: `/v1/models/{model}`."""
+        return self.path.replace(":path}", "}")
+
+    @property
     def access(self) -> Route:
         """Who may call it, and what it may cost."""
         return ROUTES[self.rpc]
@@ -37,3 +42,14 @@ LIST_MODELS = HttpRoute("GET", "/v1/models", f"{_MODELS}/ListModels")
 GET_MODEL = HttpRoute("GET", "/v1/models/{model:path}", f"{_MODELS}/GetModel")
 
 HTTP_ROUTES = (CHAT_COMPLETIONS, COMPLETIONS, RESPONSES, TOKENIZE, LIST_MODELS, GET_MODEL)
+
+
+def meant_by(path: str) -> str | None:
+    """The path that somebody meant whose base URL lacks its end, has it twice, or is one of a part of it."""
+    for route in HTTP_ROUTES:
+        literal = route.path.partition("/{")[0]
+        short = literal.removeprefix("/v1")
+        is_below = route is GET_MODEL and f"{short}/" in path
+        if literal.startswith("/v1/") and (path.rstrip("/").endswith(short) or is_below):
+            return literal
+    return None

@@ -19,10 +19,10 @@ def server_span(call: HttpCall, route: HttpRoute, tracer: trace.Tracer) -> abc.I
     """The span is current inside the block, which sets `status`, `error` and `is_gone` of the call."""
     parent = {name: value for name in TRACE_HEADERS for value in call.headers(name)[:1]}
     with tracer.start_as_current_span(
-        f"{route.verb} {route.path}",
+        f"{route.verb} {route.template}",
         context=trace_parent(parent),
         kind=trace.SpanKind.SERVER,
-        attributes={HTTP_METHOD: route.verb, HTTP_ROUTE: route.path},
+        attributes={HTTP_METHOD: route.verb, HTTP_ROUTE: route.template},
         record_exception=False,
         set_status_on_exception=False,
     ) as span:

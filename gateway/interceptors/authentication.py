@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from opentelemetry import trace
 
 from gateway.auth import Authenticator, Verdict, authorize, authorize_anywhere, enter_principal
+from gateway.auth.forwarding import TrustedProxies
 from gateway.errors import GatewayError, UnavailableError
 from gateway.errors_auth import PermissionDeniedError
 from gateway.interceptors.resources import EVERYWHERE
@@ -23,11 +24,12 @@ AUTHORIZATION = "authorization"
 
 @dataclass(frozen=True, slots=True)
 class Gatekeeper:
-    """Lets callers in, whichever door they come to. `meters` counts who came."""
+    """Lets callers in, whichever door they come to. `meters` counts who came; `proxies` say whom they stand for."""
 
     authenticator: Authenticator
     tracer: trace.Tracer
     meters: Meters = field(default_factory=Meters)
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
 
     async def admit(self, method: str, credentials: abc.Sequence[str], peer: str) -> Verdict:
         """From here on `current_principal()` is the caller of `method`. Raises what `Authenticator` refuses.

@@ -65,7 +65,8 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         with measured(call, self._gatekeeper.meters), server_span(call, self._gatekeeper.tracer):
             async with errors_as_status(call):
                 credentials = call.header_values(AUTHORIZATION)
-                call.verdict = await self._gatekeeper.admit(method, credentials, context.peer())
+                peer = self._gatekeeper.proxies.origin(context.peer(), call.header_values).peer
+                call.verdict = await self._gatekeeper.admit(method, credentials, peer)
                 yield call
 
     def _wrap(self, method: str, handler: Handler) -> Handler:

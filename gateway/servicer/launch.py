@@ -5,23 +5,19 @@ them, and what fails there gives it back; a reservation that is cancelled while 
 to undo. What may have ended during the awaits before (the caller's time, the key, this gateway) is looked at once more.
 """
 
-import secrets
 from collections import abc
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from uuid import UUID
 
 from opentelemetry import trace
 from uuid_utils.compat import uuid7
 
 from evenflow.inference.v1 import generation_pb2 as pb
-from gateway.admission import Admission, Forecast
-from gateway.admission_terms import Admitted, Demand
+from gateway.admission import Admission
+from gateway.admission_terms import Admitted, Demand, Forecast
 from gateway.auth import Principal, current_principal
-from gateway.engine_client import EngineRequest, ModelInfo, Sampling
-from gateway.errors import FieldViolation, GatewayError, InvalidFieldError, NoEngineError
-from gateway.errors_requests import ContextLengthError, ExceedsKvPoolError
+from gateway.errors import GatewayError, NoEngineError
 from gateway.meters import Meters
 from gateway.semconv import ADMISSION_SPAN
 from gateway.servicer.admission_span import note_admitted, note_refused
@@ -31,18 +27,16 @@ from gateway.servicer.deadline import Deadline
 from gateway.servicer.journal import JournalSizes
 from gateway.servicer.limits_snapshot import tell_limits
 from gateway.servicer.live import LiveGenerations
-from gateway.servicer.measuring import measured_admission
+from gateway.servicer.measuring import measured_admission, measured_refusal
 from gateway.servicer.prompt import Prompts
 from gateway.servicer.record import Recorder
 from gateway.servicer.relay import Generation, Job
 from gateway.servicer.request_ids import Claim, RequestIds
-from gateway.servicer.served_models import ServedModel, ServedModels
+from gateway.servicer.served_models import ServedModels
+from gateway.servicer.sizing import Sized, Wish, check_stop_tokens, engine_request
 from gateway.servicer.validation import ask_from_pb
 from gateway.store.generations import StoredUsage
 from gateway.telemetry import current_rpc, inner_span, trace_headers
-
-DEFAULT_MAX_OUTPUT_TOKENS = 1024
-SEED_BITS = 63
 
 Named = Served | Claim | None
 """What is under a request id, or is to be; None: there is no id."""
@@ -93,8 +87,9 @@ class Launcher:
                     for index, (ask, name) in enumerate(zip(asks, named, strict=True))
                     if not isinstance(name, Served)
                 }
-                prompts = Prompts()
-                jobs = {index: await self._prepare(wish, prompts, held) for index, wish in wishes.items()}
+                sized = await self._size_all(wishes)
+                await self._require_together(principal, [each.demand for each in sized.values()])
+                jobs = {index: await self._prepare(each, held) for index, each in sized.items()}
                 if jobs:
                     deadline.require_left()
                     self.admission.require_unchanged(principal)
@@ -124,17 +119,32 @@ class Launcher:
         claim = await claims.enter_async_context(self.request_ids.claim(principal, ask))
         return claim if claim.stored is None else claim.stored
 
-    async def _prepare(self, wish: "Wish", prompts: Prompts, held: Held) -> Job:
+    async def _size_all(self, wishes: abc.Mapping[int, Wish]) -> dict[int, Sized]:
+        prompts, sized = Prompts(), {}
+        for index, wish in wishes.items():
+            self.admission.require_open()
+            with self.meters.stage("tokenize"):
+                sized[index] = await self._size(wish, prompts)
+        return sized
+
+    async def _require_together(self, principal: Principal, demands: abc.Sequence[Demand]) -> None:
+        """Where there are several, none is reserved unless all could be, so that the caller is told how long all wait.
+
+        What comes between this look and the reservations is seen by those.
+        """
+        if len(demands) > 1:
+            with measured_refusal(self.meters, principal), self._refusals_told(principal, demands[0]):
+                await self.admission.require_together(principal, demands)
+
+    async def _prepare(self, sized: Sized, held: Held) -> Job:
         """Everything but the start; the quota is in `held`."""
-        self.admission.require_open()
-        with self.meters.stage("tokenize"):
-            model, prompt_token_ids, demand = await self._size(wish, prompts)
+        wish = sized.wish
         wish.deadline.require_left()
-        admitting = self._admit(wish.principal, demand, held)
+        admitting = self._admit(wish.principal, sized.demand, held)
         admitted = await measured_admission(self.meters, wish.principal, admitting)
-        request = engine_request(wish, admitted, prompt_token_ids)
+        request = engine_request(sized, admitted)
         request = self.recorder.accountable(request, wish.principal, wish.ask, admitted)
-        return Job(wish.principal, wish.ask, model, admitted, request, wish.deadline.give_up_at_s)
+        return Job(wish.principal, wish.ask, sized.model, admitted, request, wish.deadline.give_up_at_s)
 
     def _start_all(self, named: abc.Sequence[Named], jobs: abc.Mapping[int, Job], held: Held) -> list[Served]:
         """Each is started, or was before. If one cannot be, those started before it are told to end."""
@@ -161,34 +171,32 @@ class Launcher:
     async def forecast(self, spec: pb.GenerationSpec) -> Forecast:
         """Whether `launch` would start a generation now. Raises GatewayError for what has nothing to do with quota."""
         wish = Wish(current_principal(), ask_from_pb(spec), Deadline.after(None), uuid7(), reports_queue=False)
-        model, _, demand = await self._size(wish, Prompts())
-        forecast = await self.admission.forecast(wish.principal, demand)
+        sized = await self._size(wish, Prompts())
+        forecast = await self.admission.forecast(wish.principal, sized.demand)
         try:
-            stats = await model.engine.stats()
+            stats = await sized.model.engine.stats()
         except NoEngineError:
             return forecast
         return replace(forecast, queue_wait_ns=stats.new_request_wait_ns if stats.num_waiting else 0)
 
-    async def _size(self, wish: "Wish", prompts: Prompts) -> tuple[ServedModel, tuple[int, ...], Demand]:
-        """The model, the prompt in its tokens, and what that asks for."""
+    async def _size(self, wish: Wish, prompts: Prompts) -> Sized:
         ask = wish.ask
         model = self.models.resolve(ask.model, wish.principal.model_grants, "spec.model")
         check_stop_tokens(ask, model.info)
-        prompt_token_ids = await prompts.encode(ask.prompt, model, "spec")
-        demand = Demand(
-            generation_id=str(wish.generation_id),
-            model=model.info.name,
-            priority_class=ask.admission.priority_class,
-            num_input_tokens=len(prompt_token_ids),
-            max_output_tokens=output_size(ask.stopping.max_output_tokens, len(prompt_token_ids), model.info),
-            when_exhausted=ask.admission.when_exhausted,
-        )
-        return model, prompt_token_ids, demand
+        return Sized.of(wish, model, await prompts.encode(ask.prompt, model, "spec"))
 
     async def _admit(self, principal: Principal, demand: Demand, held: Held) -> Admitted:
+        with self._refusals_told(principal, demand) as span:
+            admitted = held[demand.generation_id] = await self.admission.admit(principal, demand)
+            note_admitted(span, admitted)
+            return admitted
+
+    @contextmanager
+    def _refusals_told(self, principal: Principal, demand: Demand) -> abc.Iterator[trace.Span]:
+        """The span of an admission. Of what is refused there, it and the caller are told what is left of the limits."""
         with inner_span(self.tracer, ADMISSION_SPAN) as span:
             try:
-                admitted = held[demand.generation_id] = await self.admission.admit(principal, demand)
+                yield span
             except GatewayError as error:
                 if error.quota_violations:
                     # What is left may have no answer now; the refusal has one.
@@ -196,8 +204,6 @@ class Launcher:
                         tell_limits(self.admission.limits_left(principal, demand))
                 note_refused(span, error)
                 raise
-            note_admitted(span, admitted)
-            return admitted
 
     @contextmanager
     def _given_back_on_failure(self) -> abc.Iterator[Held]:
@@ -225,74 +231,3 @@ class Launcher:
         generation.start(headers)
         self.live.add(generation)
         return generation
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to become a generation of that id."""
-
-    principal: Principal
-    ask: GenerationAsk
-    deadline: Deadline
-    generation_id: UUID
-    reports_queue: bool
-
-
-def output_size(wanted: int | None, num_input_tokens: int, info: ModelInfo) -> int:
-    """How many output tokens the request may have; `wanted` None: what is left, up to the default.
-
-    Raises ContextLengthError or ExceedsKvPoolError where prompt and output can never be held.
-    """
-    room = min(info.context_tokens, info.max_request_tokens) - num_input_tokens
-    size = max(1, min(room, DEFAULT_MAX_OUTPUT_TOKENS)) if wanted is None else wanted
-    total = num_input_tokens + size
-    field = "spec.prompt" if wanted is None or room < 1 else "spec.stopping.max_output_tokens"
-    text = f"{num_input_tokens} input tokens and {size} output tokens are more than"
-    sizes = {"input_tokens": str(num_input_tokens), "max_output_tokens": str(size)}
-    if total > info.context_tokens:
-        violation = FieldViolation(field, f"{text} the model's context of {info.context_tokens}")
-        raise ContextLengthError(violation, metadata={**sizes, "context_tokens": str(info.context_tokens)})
-    if total > info.max_request_tokens:
-        violation = FieldViolation(field, f"{text} the {info.max_request_tokens} that one request can ever hold")
-        raise ExceedsKvPoolError(violation, metadata={**sizes, "max_request_tokens": str(info.max_request_tokens)})
-    return size
-
-
-def check_stop_tokens(ask: GenerationAsk, info: ModelInfo) -> None:
-    """Raises InvalidFieldError for a stop token that the model does not have."""
-    if any(token_id >= info.vocabulary_size for token_id in ask.stopping.stop_token_ids):
-        text = f"must be token ids of the model, each less than {info.vocabulary_size}"
-        raise InvalidFieldError(FieldViolation("spec.stopping.stop_token_ids", text))
-
-
-def engine_request(wish: Wish, admitted: Admitted, prompt_token_ids: tuple[int, ...]) -> EngineRequest:
-    """What the engine is asked; the seed is drawn here if the caller left it open."""
-    ask = wish.ask
-    waits_ns = [wait for wait in (ask.admission.max_queue_wait_ns, admitted.max_queue_wait_ns) if wait is not None]
-    sampling, stopping = ask.sampling, ask.stopping
-    return EngineRequest(
-        generation_id=admitted.demand.generation_id,
-        path=admitted.path,
-        priority_class=admitted.priority_class,
-        cache_salt=admitted.cache_salt,
-        prompt_token_ids=prompt_token_ids,
-        sampling=Sampling(
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
-            seed=secrets.randbits(SEED_BITS) if sampling.seed is None else sampling.seed,
-            stop_token_ids=stopping.stop_token_ids,
-            ignore_eos=stopping.ignore_eos,
-            num_logprobs=ask.output.num_logprobs,
-        ),
-        max_output_tokens=admitted.demand.max_output_tokens,
-        deadline_ns=wish.deadline.engine_ns,
-        max_queue_wait_ns=min(waits_ns) if waits_ns else None,
-        policy_revision=admitted.policy_revision,
-        reports_queue=wish.reports_queue,
-        granted_output_tokens=None if admitted.slices is None else admitted.slices.num_granted,
-    )

@@ -2,6 +2,7 @@
 
 import time
 from collections import abc
+from contextlib import contextmanager
 
 from gateway.admission_terms import Admitted
 from gateway.auth import Principal
@@ -16,15 +17,21 @@ NS_PER_S = 1e9
 
 async def measured_admission(meters: Meters, principal: Principal, admitting: abc.Awaitable[Admitted]) -> Admitted:
     """What `admitting` returns or raises, counted."""
-    tenant = tenant_of(principal)
+    with measured_refusal(meters, principal):
+        admitted = await admitting
+    meters.admitted("best_effort" if admitted.is_best_effort else "admitted", "", tenant_of(principal))
+    return admitted
+
+
+@contextmanager
+def measured_refusal(meters: Meters, principal: Principal) -> abc.Iterator[None]:
+    """The block is a part of an admission; one that is refused there is counted."""
     with meters.stage("admit"):
         try:
-            admitted = await admitting
+            yield
         except GatewayError as error:
-            meters.admitted("refused", error.reason, tenant)
+            meters.admitted("refused", error.reason, tenant_of(principal))
             raise
-    meters.admitted("best_effort" if admitted.is_best_effort else "admitted", "", tenant)
-    return admitted
 
 
 def operation_of(job: Job) -> str:

@@ -17,7 +17,8 @@ from google.protobuf.duration_pb2 import Duration
 from evenflow.inference.v1 import generation_pb2
 from evenflow.inference.v1 import quota_pb2 as pb
 from evenflow.inference.v1.quota_pb2_grpc import QuotaServiceServicer, add_QuotaServiceServicer_to_server
-from gateway.admission import Admission, Forecast, TenantQuota
+from gateway.admission import Admission
+from gateway.admission_terms import Forecast, TenantQuota
 from gateway.auth import current_principal
 from gateway.quota_limits import unix_ns
 from gateway.quota_terms import Limit, Remaining

@@ -290,6 +290,7 @@ def _transcript(job: Job, journal: Journal) -> Transcript:
         request_id=ask.request_id,
         fingerprint=ask.fingerprint,
         model=job.model.info.name,
+        priority_class=job.request.priority_class.name,
         tokenizer=job.model.tokenizer,
         shows_token_ids=ask.output.returns_token_ids,
         num_input_tokens=demand.num_input_tokens,

@@ -28,6 +28,7 @@ class Transcript:
     request_id: str
     fingerprint: bytes
     model: str
+    priority_class: str
     tokenizer: Tokenizer
     shows_token_ids: bool
     num_input_tokens: int

@@ -11,7 +11,15 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, MetaData
 
-from gateway.store import generation_models, identity_models, journal_models, models, quota_models, usage_models
+from gateway.store import (
+    console_models,
+    generation_models,
+    identity_models,
+    journal_models,
+    models,
+    quota_models,
+    usage_models,
+)
 from gateway.store.base import Base
 from gateway.store.db import Database, DatabaseOptions
 from gateway.store.errors import SchemaVersionError
@@ -19,7 +27,15 @@ from gateway.store.errors import SchemaVersionError
 HEAD = "head"
 _OPTIONS = DatabaseOptions(pool_size=1, max_overflow=0, statement_timeout_s=300.0, lock_timeout_s=60.0)
 # Imported, they have told Base what they define.
-_TABLES = (models, journal_models, identity_models, generation_models, usage_models, quota_models)
+_TABLES = (
+    models,
+    journal_models,
+    identity_models,
+    generation_models,
+    usage_models,
+    quota_models,
+    console_models,
+)
 _PARTITION_PREFIX = f"{journal_models.UsageEventRow.__tablename__}_"
 
 

@@ -25,14 +25,16 @@ class Ran:
 class CommandLine:
     """Runs commands in a thread, so that a server in this process can answer them."""
 
-    def __init__(self, plugins=()) -> None:
+    def __init__(self, plugins=(), environment=None) -> None:
+        """`environment`: variables to set, or to leave out where the value is None."""
         self._plugins = plugins
+        self._environment = environment
 
     async def __call__(self, *arguments: str, stdin: str = "") -> Ran:
         return await asyncio.to_thread(self.run, *arguments, stdin=stdin)
 
     def run(self, *arguments: str, stdin: str = "") -> Ran:
-        result = CliRunner().invoke(build_app(self._plugins), arguments, input=stdin)
+        result = CliRunner(env=self._environment).invoke(build_app(self._plugins), arguments, input=stdin)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return Ran(result.exit_code, result.stdout, result.stderr)

@@ -2,9 +2,11 @@
 
 import re
 import shlex
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
+import click
 import pytest
 import typer
 
@@ -58,9 +60,14 @@ def is_whole(command: str) -> bool:
     return command.split()[0] not in OF_OTHERS and not re.search(r"[…\[]|--help", command)
 
 
+@cache
+def whole_command() -> click.Command:
+    return typer.main.get_command(build_app(()))
+
+
 def parse(text: str) -> None:
     """Read `text` as the command line would, and do nothing."""
-    command, arguments = typer.main.get_command(build_app(())), shlex.split(text)
+    command, arguments = whole_command(), shlex.split(text)
     while hasattr(command, "commands"):
         name = arguments.pop(0)
         if name not in command.commands:

@@ -242,6 +242,17 @@ def test_what_is_broken_is_said():
         assert text in shown
 
 
+def test_one_is_told_in_the_singular():
+    one = status(engine(num_preemptions=1, num_swaps=1, num_pauses=1), live_requests=1)
+    one.ledger.waiting_events = 1
+
+    shown = "\n".join(lines_of(figures_of((0, one)), 132))
+
+    assert "1 live requests" not in shown
+    for text in ("1 live request", "1 event waits for the ledger", "1 preemption, 1 swap, 1 pause"):
+        assert text in shown
+
+
 @pytest.mark.parametrize(
     ("number", "text"),
     [(0, "0"), (9999, "9999"), (10_000, "10k"), (123_456, "123k"), (1_234_567, "1.2M"), (5e9, "5.0G"), (5e12, "5T")],

@@ -1,11 +1,13 @@
 """What the command line and the console say of a request that waits, and of names: the same, in the same words."""
 
 import itertools
+from importlib.resources import files
 
 import pytest
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway import words
+from gateway.cli import keys, orgs, teams
 from gateway.cli.queue import EXPLANATION_COLUMNS
 from gateway.console.queue import explanation
 from gateway.words import REASONS, State, position_text, short_name, wait_text
@@ -65,3 +67,14 @@ def test_standings_are_of_the_innermost_levels():
 )
 def test_a_name_is_short_where_it_is_a_resources(name: str, text: str):
     assert short_name(name) == text
+
+
+@pytest.mark.parametrize(
+    ("columns", "template"),
+    [(orgs.COLUMNS, "organization_new"), (teams.COLUMNS, "team_fields"), (keys.COLUMNS, "key_fields")],
+)
+def test_a_display_name_is_called_that_in_lists_options_and_forms(columns, template: str):
+    form = (files("gateway.console") / "templates" / f"{template}.html").read_text()
+
+    assert "DISPLAY NAME" in [column.heading for column in columns]
+    assert 'field("display_name", "Display name"' in form

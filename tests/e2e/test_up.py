@@ -3,14 +3,17 @@
 The tests of this module share one `evenflow up`, and what its setup made. Those that end it come last.
 """
 
-import json
+import asyncio
+import re
 import signal
 import threading
+import time
 import urllib.request
 from collections import abc
 from pathlib import Path
 
 import grpc
+import httpx2
 import openai
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -21,10 +24,12 @@ from transformers import AutoTokenizer
 from evenflow.inference.v1 import generation_pb2 as pb
 from evenflow.inference.v1.generation_pb2_grpc import GenerationServiceStub
 from tests.e2e.installation import Installation
+from tests.gateway.console.visitors import Visitor, hidden_fields, texts
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.shared_start]
 
 PROMPT = "Once upon a time"
+TOGETHER = re.compile(r"Together (\d+)")
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +43,8 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> abc.Iterator[Insta
         ("keys", "create", "--team", "acme/search", "--save"),
         ("chat", "Say hello.", "--max-tokens", "2"),
     ):
-        ran = running.run(*arguments)
-        assert ran.returncode == 0, ran.stderr
+        ran = running.call(*arguments)
+        assert ran.exit_code == 0, ran.stderr
     yield running
     if running.is_running:
         running.stop()
@@ -67,7 +72,7 @@ def test_new_tenant_gets_an_answer(installation: Installation):
 
 
 def test_status_counts_the_tenants_tokens(installation: Installation):
-    status = json.loads(installation.run("status", "-o", "json").stdout)
+    status = installation.call("status", "-o", "json").json()
 
     (engine,) = status["engines"]
     (tenant,) = engine["tenants"]
@@ -77,7 +82,7 @@ def test_status_counts_the_tenants_tokens(installation: Installation):
 
 
 def test_openais_client_gets_over_the_url_that_status_tells_what_grpc_gives(installation: Installation):
-    url = json.loads(installation.run("status", "-o", "json").stdout)["http_url"]
+    url = installation.call("status", "-o", "json").json()["http_url"]
     over_grpc = "".join(event.token_delta.text for event in stream(installation, 8))
 
     with openai.OpenAI(base_url=url, api_key=installation.api_key) as client:
@@ -92,9 +97,9 @@ def test_openais_client_gets_over_the_url_that_status_tells_what_grpc_gives(inst
 
 
 def test_the_exported_tokenizer_counts_as_the_gateway_does(installation: Installation, tmp_path: Path):
-    url = json.loads(installation.run("status", "-o", "json").stdout)["http_url"].removesuffix("/v1")
-    ran = installation.run("model", "export-tokenizer", str(tmp_path))
-    assert ran.returncode == 0, ran.stderr
+    url = installation.call("status", "-o", "json").json()["http_url"].removesuffix("/v1")
+    ran = installation.call("model", "export-tokenizer", str(tmp_path))
+    assert ran.exit_code == 0, ran.stderr
     exported = AutoTokenizer.from_pretrained(str(tmp_path), local_files_only=True)
     messages = [{"role": "user", "content": "Naïve café, 東京?"}]
 
@@ -109,7 +114,7 @@ def test_the_exported_tokenizer_counts_as_the_gateway_does(installation: Install
 
 
 def test_metrics_name_the_tenant_and_what_it_was_served(installation: Installation):
-    address = json.loads(installation.run("status", "-o", "json").stdout)["metrics_address"]
+    address = installation.call("status", "-o", "json").json()["metrics_address"]
 
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as page:
         lines = page.read().decode().splitlines()
@@ -120,7 +125,7 @@ def test_metrics_name_the_tenant_and_what_it_was_served(installation: Installati
 
 
 def test_engine_has_a_page_of_its_own_and_up_tells_where_both_are(installation: Installation):
-    status = json.loads(installation.run("status", "-o", "json").stdout)
+    status = installation.call("status", "-o", "json").json()
     addresses = status["metrics_address"], status["engines"][0]["metrics_address"]
 
     with urllib.request.urlopen(f"http://{addresses[1]}/metrics", timeout=20) as page:
@@ -134,14 +139,14 @@ def test_engine_has_a_page_of_its_own_and_up_tells_where_both_are(installation: 
 
 def test_policy_is_switched_while_the_engine_runs(installation: Installation):
     for name, options in (("fcfs", ()), ("fair", ("--option", "mode=strict")), ("fair", ())):
-        ran = installation.run("engines", "set-policy", name, *options)
-        assert ran.returncode == 0, ran.stderr
-        assert installation.run("chat", "Say hello.", "--max-tokens", "2").returncode == 0
-        (engine,) = json.loads(installation.run("status", "-o", "json").stdout)["engines"]
+        ran = installation.call("engines", "set-policy", name, *options)
+        assert ran.exit_code == 0, ran.stderr
+        assert installation.call("chat", "Say hello.", "--max-tokens", "2").exit_code == 0
+        (engine,) = installation.call("status", "-o", "json").json()["engines"]
         assert (engine["scheduling_policy"], engine["policy_fault"]) == (name, "")
 
-    refused = installation.run("engines", "set-policy", "nobody", "--validate-only")
-    assert (refused.returncode, "there is no policy nobody" in refused.stderr) == (1, True)
+    refused = installation.call("engines", "set-policy", "nobody", "--validate-only")
+    assert (refused.exit_code, "there is no policy nobody" in refused.stderr) == (1, True)
 
 
 def test_stranger_can_call_it_by_reflection_alone(installation: Installation):
@@ -166,6 +171,33 @@ def test_stranger_can_call_it_by_reflection_alone(installation: Installation):
     assert counted.input_tokens == 4
 
 
+@pytest.mark.slow
+async def test_console_previews_a_policy_on_what_was_served_at_the_pace_of_the_engine_that_runs(
+    installation: Installation,
+):
+    for _ in range(3):
+        list(stream(installation, 4))
+    url = installation.call("status", "-o", "json").json()["http_url"].removesuffix("/v1")
+    path = "/console/tenants/acme/search/policy"
+    hourly = {"limits-0-dimension": "REQUESTS", "limits-0-amount": "1", "limits-0-burst": "1", "limits-0-period": "1h"}
+
+    async with httpx2.AsyncClient(base_url=url, timeout=120) as client:
+        ada = Visitor(client, url)
+        assert (await ada.sign_in((installation.data_dir / "admin.key").read_text().strip())).status_code == 303
+        # The ledger is written behind.
+        while not (found := TOGETHER.search(texts(await ada.get("/console/usage")))) or int(found[1]) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        form = hidden_fields(await ada.get(path)) | {"action": "preview", "weight": "1", "window": "1h"} | hourly
+        told = texts(await ada.send(path, form))
+
+    num_requests = int(re.search(r"(\d+) requests and 0 refusals of the past", told)[1])
+    assert num_requests >= 4
+    assert f"acme/search few requests {num_requests} → 1 0 → {num_requests - 1}" in told
+    assert f"{num_requests - 1} refused by requests of acme/search" in told
+    assert "The engine has not measured its steps yet" not in told
+    assert "There is no result." not in told
+
+
 def test_second_up_says_that_and_where_the_first_one_runs(installation: Installation):
     ran = installation.run("up")
 
@@ -181,12 +213,9 @@ def test_killed_engine_is_started_again_and_serves(installation: Installation):
     engine.kill()
 
     # Refused with NO_ENGINE until it is back.
-    for _ in range(120):
-        ran = installation.run("chat", "Say hello.", "--max-tokens", "2")
-        if ran.returncode == 0:
-            break
+    while (ran := installation.call("chat", "Say hello.", "--max-tokens", "2")).exit_code != 0:
         assert "NO_ENGINE" in ran.stderr or "ENGINE_LOST" in ran.stderr, ran.stderr
-    assert ran.returncode == 0
+        time.sleep(0.1)
     assert installation.child("engine").pid != engine.pid
     assert "engine ended by signal 9; starting again in 0.5 s" in installation.log()
 
@@ -219,10 +248,10 @@ def test_restart_keeps_tenants_and_keys(installation: Installation):
         installation.stop()
     installation.up()
 
-    ran = installation.run("chat", "Say hello.", "--max-tokens", "2")
-    orgs = json.loads(installation.run("orgs", "list", "-o", "json").stdout)
+    ran = installation.call("chat", "Say hello.", "--max-tokens", "2")
+    orgs = installation.call("orgs", "list", "-o", "json").json()
 
-    assert ran.returncode == 0, ran.stderr
+    assert ran.exit_code == 0, ran.stderr
     assert [org["name"] for org in orgs] == ["organizations/acme"]
 
 

@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from gateway.servicer import relay
 from gateway.store.db import Database
 from gateway.telemetry import Telemetry
+from tests.conftest import fresh_database
 from tests.gateway.fake_engine import FakeEngine
 from tests.gateway.world import Tenant, World
 
@@ -26,6 +27,13 @@ def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def spans() -> InMemorySpanExporter:
     """Every span that has ended."""
     return InMemorySpanExporter()
+
+
+@pytest_asyncio.fixture
+async def database_url(postgres_url: str, serving_template: str) -> abc.AsyncIterator[str]:
+    """A fresh database, in which a gateway has nothing to make; gone after the test."""
+    async with fresh_database(postgres_url, serving_template) as url:
+        yield url
 
 
 @pytest_asyncio.fixture

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from evenflow.engine.v1 import engine_pb2 as pb
 from evenflow.engine.v1 import engine_pb2_grpc
+from tests.gateway.fake_many import ManyStream
 
 END_TOKEN = 256
 VOCABULARY_SIZE = 258
@@ -190,9 +191,11 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
             eos_token_ids=[END_TOKEN],
             block_size=16,
             num_device_blocks=128,
+            generates_many=True,
         )
         self.info_refusal: tuple[grpc.StatusCode, str] | None = None
         self.num_info_calls = 0
+        self.num_shared_streams = 0
         self.is_draining = False
         self.num_waiting = 0
         self.new_request_wait_ns: int | None = None
@@ -241,6 +244,10 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         finally:
             reader.cancel()
             call.ended.set()
+
+    async def GenerateMany(self, request_iterator, context):  # noqa: N802
+        self.num_shared_streams += 1
+        await ManyStream(self.Generate, context).serve(request_iterator)
 
     async def StreamUsage(self, request_iterator, context):  # noqa: N802
         """Tells `usages`, whoever asks, and waits for what is acknowledged."""

@@ -113,11 +113,11 @@ async def fleet(folder: Path, database_url: str, prometheus: str) -> abc.AsyncIt
         engine = f"unix:{folder}/e.sock"
         flags = ("--listen", engine, "--metrics-listen", "127.0.0.1:0", "--log-format", "json")
         told = [await stack.enter_async_context(started("-m", "tests.telemetry.engine_process", *flags))]
-        await until_told(told[0], "serving")
         port, http_port = free_port(), free_port()
         for index in range(2):
             environment = gateway_environment(folder / f"g{index}", engine, database_url, port, http_port)
             told.append(await stack.enter_async_context(started("-c", GATEWAY, environment=environment)))
+        await until_told(told[0], "serving")
         for gateway in told[1:]:
             await until_told(gateway, "engine ready")
         pages = {"engine": told[0]["listening"]["metrics"]} | {
@@ -197,7 +197,7 @@ async def scraping(folder: Path, program: str, pages: dict[str, str]) -> abc.Asy
     """A Prometheus with this repository's rules that has scraped every page; its URL."""
     jobs = [{"job_name": name, "static_configs": [{"targets": [address]}]} for name, address in pages.items()]
     config = {
-        "global": {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(RULES / "rules.yml"), str(RULES / "alerts.yml")],
         "scrape_configs": jobs,
     }

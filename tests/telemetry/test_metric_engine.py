@@ -1,6 +1,7 @@
 """The engine's page: what it did is on it, by name; it is read on loopback only, and is there while a model loads."""
 
 import asyncio
+import types
 import urllib.error
 import urllib.request
 
@@ -15,6 +16,7 @@ from engine.server import metrics_page
 from engine.server.engine_server import EngineServer
 from engine.server.fairness_window import FairnessWindow
 from engine.server.listener import TcpAddress
+from engine.server.metrics import saturation
 from engine.server.metrics_endpoint import MetricsEndpoint
 from engine.server.metrics_page import EnginePage
 from engine.server.serve import load_policies
@@ -57,6 +59,7 @@ async def test_page_tells_what_the_engine_did(server, stub):  # noqa: F811
     assert page["evenflow_engine_blocks", "device", "free"] == 64
     assert page["evenflow_engine_preemptions_total", "swap", "kv_pressure"] == 0
     assert page["evenflow_engine_jain_index",] == 1
+    assert page["evenflow_engine_saturation",] == 0
 
 
 async def test_page_is_there_while_the_model_is_loaded(tmp_path):
@@ -180,3 +183,27 @@ async def test_scrape_that_gets_no_figures_in_time_says_so_and_leaves_nothing_be
     finally:
         await page.close()
     assert [each["event"] for each in logs] == ["the engine has no figures"]
+
+
+@pytest.mark.parametrize(
+    ("num_running", "num_free", "wait_ns", "expected"),
+    [
+        (0, 100, None, 0.0),
+        (4, 100, 0, 0.5),  # of eight rows
+        (1, 60, 0, 0.5),  # 40 of the 80 blocks that an engine should use
+        (8, 0, 0, 1.25),
+        (8, 50, 10_000_000_000, 4.0),  # a newcomer would wait four times as long as it should
+    ],
+)
+def test_saturation_is_that_of_what_is_shortest(
+    num_running: int, num_free: int, wait_ns: int | None, expected: float
+) -> None:
+    scheduler = types.SimpleNamespace(num_running=num_running, num_free_blocks=num_free)
+    config = types.SimpleNamespace(max_num_seqs=8, num_device_blocks=100)
+    figures = types.SimpleNamespace(
+        stats=types.SimpleNamespace(scheduler=scheduler),
+        engine=types.SimpleNamespace(config=config),
+        new_request_wait_ns=wait_ns,
+    )
+
+    assert saturation(figures) == pytest.approx(expected)

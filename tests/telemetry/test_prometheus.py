@@ -14,7 +14,7 @@ from tests.programs import find_program
 from tests.telemetry.fleet import Fleet, fleet, read
 from tests.telemetry.queries import board_queries, exported_names, rules
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(400), pytest.mark.shared_start]
 
 NUM_EACH, NUM_TOKENS, NUM_HTTP = 10, 30, 3
 NUM_LIMITED = 5

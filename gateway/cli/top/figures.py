@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.fair_shares import Path, Weights, shares_of_sharing
+from gateway.served import Served, Totals, served_between
 
 RATE_WINDOW_S = 5.0
 SHARE_WINDOW_S = 60.0
@@ -93,8 +94,9 @@ class History:
         length_s = sample.at_s - since.at_s
         if not length_s:
             return Figures(sample.status, None, tuple(teams.values()))
-        for name, tokens in _growth(sample.status, since.status, _tokens).items():
-            teams[name].tokens_per_s = tokens / length_s
+        served = served_between(_totals(since.status), _totals(sample.status))
+        for name, team in teams.items():
+            team.tokens_per_s = served.get(_path(name), Served()).tokens / length_s
         total = sum(team.tokens_per_s or 0.0 for team in teams.values())
         return Figures(sample.status, total, tuple(teams.values()))
 
@@ -121,40 +123,33 @@ def _has_restarted(before: pb.SystemStatus, now: pb.SystemStatus) -> bool:
     return any(engine.reachable and engine.num_steps < steps.get(engine.address, 0) for engine in now.engines)
 
 
-def _growth(
-    now: pb.SystemStatus, then: pb.SystemStatus, total: abc.Callable[[pb.TenantStatus], float]
-) -> dict[str, float]:
-    """By team, what was added to `total` on the engines that both reports know."""
-    before = {engine.address: engine for engine in then.engines if engine.reachable}
-    growth: dict[str, float] = {}
-    for engine in now.engines:
-        if engine.address in before:
-            known = {tenant.team: total(tenant) for tenant in before[engine.address].tenants}
-            for tenant in engine.tenants:
-                added = total(tenant) - known.get(tenant.team, 0)
-                growth[tenant.team] = growth.get(tenant.team, 0) + added
-    return growth
-
-
-def _tokens(tenant: pb.TenantStatus) -> float:
-    return tenant.prefill_tokens + tenant.output_tokens
+def _totals(status: pb.SystemStatus) -> Totals:
+    return {
+        engine.address: {
+            _path(tenant.team): Served(tenant.prefill_tokens, tenant.output_tokens, tenant.served_work)
+            for tenant in engine.tenants
+        }
+        for engine in status.engines
+        if engine.reachable
+    }
 
 
 def _team_figures(now: pb.SystemStatus, then: pb.SystemStatus) -> dict[str, TeamFigures]:
     """By the team's name. Where nothing was served since `then`, the shares are those since the engines began."""
     teams: dict[str, TeamFigures] = {}
-    served: dict[str, float] = {}
+    in_all: dict[Path, float] = {}
     are_busy: dict[Path, bool] = {}
     for tenant in (tenant for engine in now.engines for tenant in engine.tenants):
         _add(teams.setdefault(tenant.team, TeamFigures(tenant.team, tenant.weight)), tenant)
-        served[tenant.team] = served.get(tenant.team, 0) + tenant.served_work
-        are_busy[_path(tenant.team)] = are_busy.get(_path(tenant.team), False) or _has_work(tenant)
-    recent = _growth(now, then, lambda tenant: tenant.served_work)
-    work = recent if sum(recent.values()) else served
+        path = _path(tenant.team)
+        in_all[path] = in_all.get(path, 0.0) + tenant.served_work
+        are_busy[path] = are_busy.get(path, False) or _has_work(tenant)
+    lately = {path: served.work for path, served in served_between(_totals(then), _totals(now)).items()}
+    work = lately if sum(lately.values()) else in_all
     total = sum(work.values())
-    fair = shares_of_sharing(are_busy, {_path(name) for name in work if work[name]}, _weights(now))
+    fair = shares_of_sharing(are_busy, {path for path in work if work[path]}, _weights(now))
     for name, team in teams.items():
-        team.share = work.get(name, 0.0) / total if total else 0.0
+        team.share = work.get(_path(name), 0.0) / total if total else 0.0
         team.fair = fair.get(_path(name), 0.0)
     return teams
 

@@ -54,7 +54,7 @@ def heading(figures: Figures, address: str) -> Text:
     uptime = timedelta(seconds=status.uptime.seconds)
     lines = Text(no_wrap=True, overflow="ellipsis")
     lines.append("gateway  ", FAINT).append(address, STRONG)
-    lines.append(f"  version {status.version}, up for {uptime}, {status.live_requests} live requests")
+    lines.append(f"  version {status.version}, up for {uptime}, {counted(status.live_requests, 'live request')}")
     lines.append(f", {counted(status.live_gateways, 'gateway')}\n" if status.live_gateways else "\n")
     lines.append("store    ", FAINT)
     lines.append("reachable" if status.store_reachable else "NOT REACHABLE", "" if status.store_reachable else BAD)
@@ -138,9 +138,11 @@ def _shortened(name: str, width: int) -> str:
 
 
 def _ledger_text(ledger: pb.LedgerStatus) -> Text:
-    text = Text(f"{ledger.waiting_events} events wait for the ledger")
+    wait = "waits" if ledger.waiting_events == 1 else "wait"
+    text = Text(f"{counted(ledger.waiting_events, 'event')} {wait} for the ledger")
     if ledger.dropped_events or ledger.damaged_bytes:
-        text.append(f"; LOST: {ledger.dropped_events} events, {ledger.damaged_bytes} bytes of the spool", BAD)
+        lost = f"{counted(ledger.dropped_events, 'event')}, {ledger.damaged_bytes} bytes of the spool"
+        text.append(f"; LOST: {lost}", BAD)
     return text
 
 
@@ -161,8 +163,8 @@ def _append_engine(lines: Text, engine: pb.EngineStatus) -> None:
     )
     _append_blocks(lines, engine)
     lines.append(
-        f"\n         steps of {engine.mean_step_ms:.1f} ms; {engine.num_preemptions} preemptions,"
-        f" {engine.num_swaps} swaps, {engine.num_pauses} pauses"
+        f"\n         steps of {engine.mean_step_ms:.1f} ms; {counted(engine.num_preemptions, 'preemption')},"
+        f" {counted(engine.num_swaps, 'swap')}, {counted(engine.num_pauses, 'pause')}"
     )
 
 

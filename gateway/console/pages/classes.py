@@ -1,9 +1,7 @@
 """Priority classes: a list, and the form that makes or changes one."""
 
-from dataclasses import dataclass, field
-from uuid import uuid4
+from dataclasses import replace
 
-from google.protobuf import json_format
 from google.protobuf.field_mask_pb2 import FieldMask
 from starlette.responses import Response
 
@@ -12,9 +10,8 @@ from gateway.admin.names import class_name
 from gateway.admin.servicer import AdminServicer
 from gateway.auth import Action
 from gateway.console.class_form import PLACES, form_of, merged, parts_of, read_class
-from gateway.console.form_values import Fields
+from gateway.console.drafts import Conflict, Draft, base_of, conflict_page, fields_of
 from gateway.console.forms import Problems
-from gateway.console.last_change import last_change
 from gateway.console.routes import ROOT, ConsoleRoute
 from gateway.console.versions import differences
 from gateway.console.visit import Visit
@@ -31,24 +28,13 @@ from gateway.store.records import DEFAULT_CLASS
 
 PAGE = "/classes"
 PAGE_SIZE = 200
+NEW_FIELDS = {"rank": "200", "min_share": "0", "preemptible": "on"}
 NAMES = {f"priority_class.{path}": name for path, name in PLACES.items()} | {"priority_class_id": "name"}
 CANNOT_BE_SAVED = (InvalidFieldError, PreconditionError, UnavailableError)
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A class in the form. `name` is empty for one that is to be made."""
-
-    name: str
-    fields: Fields
-    base: pb.PriorityClass
-    problems: Problems = field(default_factory=Problems)
-
-    def value(self, name: str) -> str:
-        return self.fields.get(name, "")
-
-    def problem(self, name: str) -> str:
-        return self.problems.by_field.get(name, "")
+ClassDraft = Draft[pb.PriorityClass]
+"""Based on an empty message: of a class that is to be made."""
 
 
 async def show_all(visit: Visit) -> Response:
@@ -64,55 +50,51 @@ async def show_all(visit: Visit) -> Response:
 
 
 async def show_new(visit: Visit) -> Response:
-    fields = {"rank": "200", "min_share": "0", "preemptible": "on"}
-    return await _form_page(visit, Draft("", fields, pb.PriorityClass()))
+    return await _form_page(visit, ClassDraft(NEW_FIELDS, pb.PriorityClass()))
 
 
 async def create(visit: Visit) -> Response:
-    fields = _fields_of(visit)
+    fields = fields_of(visit)
     message, errors = read_class(fields, "")
+    draft = ClassDraft(fields, pb.PriorityClass(), Problems(errors))
     if errors:
-        return await _form_page(visit, Draft("", fields, pb.PriorityClass(), Problems(errors)), 400)
-    name = fields.get("name", "").strip()
+        return await _form_page(visit, draft, 400)
+    name = draft.value("name").strip()
     request = pb.CreatePriorityClassRequest(
-        priority_class_id=name, priority_class=message, request_id=fields.get("request_id", "")
+        priority_class_id=name, priority_class=message, request_id=draft.value("request_id")
     )
     try:
         await visit.call(AdminServicer.CreatePriorityClass, request)
     except (AlreadyExistsError, *CANNOT_BE_SAVED) as error:
         is_taken = isinstance(error, AlreadyExistsError)
         problems = Problems({"name": "is taken"}) if is_taken else Problems.of(error, NAMES)
-        return await _form_page(visit, Draft("", fields, pb.PriorityClass(), problems), http_status(error))
+        return await _form_page(visit, replace(draft, problems=problems), http_status(error))
     return visit.redirect(f"{ROOT}{PAGE}", f"There is a class {name} now. Grant it to teams and keys.")
 
 
 async def show(visit: Visit) -> Response:
     found = await _read(visit)
-    return await _form_page(visit, Draft(visit.segment("name"), form_of(found), found))
+    return await _form_page(visit, ClassDraft(form_of(found), found))
 
 
 async def change(visit: Visit) -> Response:
-    name, fields = visit.segment("name"), _fields_of(visit)
-    base = _base_of(fields)
+    name, fields = visit.segment("name"), fields_of(visit)
     message, errors = read_class(fields, class_name(name))
-    if errors or fields.get("action") == "edit":
-        return await _form_page(visit, Draft(name, fields, base, Problems(errors)), 400 if errors else 200)
+    draft = ClassDraft(fields, base_of(fields, pb.PriorityClass), Problems(errors))
+    if errors or draft.value("action") == "edit":
+        return await _form_page(visit, draft, 400 if errors else 200)
     request = pb.UpdatePriorityClassRequest(
-        priority_class=message, update_mask=FieldMask(paths=["*"]), request_id=fields.get("request_id", "")
+        priority_class=message, update_mask=FieldMask(paths=["*"]), request_id=draft.value("request_id")
     )
     try:
         saved = await visit.call(AdminServicer.UpdatePriorityClass, request)
     except EtagMismatchError:
-        return await _conflict_page(visit, base, message)
+        return await _conflict_page(visit, draft.base, message)
     except CANNOT_BE_SAVED as error:
-        return await _form_page(visit, Draft(name, fields, base, Problems.of(error, NAMES)), http_status(error))
+        return await _form_page(visit, replace(draft, problems=Problems.of(error, NAMES)), http_status(error))
     is_same = saved.etag == message.etag
-    return visit.redirect(
-        f"{ROOT}{PAGE}",
-        f"The class {name} is as it was."
-        if is_same
-        else f"The class {name} was changed, for what is queued and running, too.",
-    )
+    told = "is as it was." if is_same else "was changed, for what is queued and running, too."
+    return visit.redirect(f"{ROOT}{PAGE}", f"The class {name} {told}")
 
 
 async def delete(visit: Visit) -> Response:
@@ -123,58 +105,41 @@ async def delete(visit: Visit) -> Response:
     except PreconditionError as error:
         found = await _read(visit)
         problems = Problems(general=(error.message,))
-        return await _form_page(visit, Draft(name, form_of(found), found, problems), http_status(error))
+        return await _form_page(visit, ClassDraft(form_of(found), found, problems), http_status(error))
     return visit.redirect(f"{ROOT}{PAGE}", f"The class {name} is gone; what is queued or running in it goes on.")
 
 
-async def _form_page(visit: Visit, draft: Draft, status: int = 200) -> Response:
+async def _form_page(visit: Visit, draft: ClassDraft, status: int = 200) -> Response:
+    name = str(visit.request.path_params.get("name", ""))
     return await visit.render(
         "class.html",
         status,
+        name=name,
         draft=draft,
-        kept=_kept(draft.fields, draft.base),
+        kept=draft.kept,
         may_change=_may_change(visit),
-        may_delete=_may_change(visit) and draft.name not in ("", DEFAULT_CLASS),
+        may_delete=_may_change(visit) and name not in ("", DEFAULT_CLASS),
     )
 
 
 async def _conflict_page(visit: Visit, base: pb.PriorityClass, yours: pb.PriorityClass) -> Response:
-    theirs = await _read(visit)
+    theirs, name = await _read(visit), visit.segment("name")
     base = base if base.name else theirs
-    result = merged(base, theirs, yours)
-    return await visit.render(
-        "conflict.html",
-        409,
-        title=f"Priority class {visit.segment('name')}",
-        crumbs=[("Classes", PAGE), (visit.segment("name"), f"{PAGE}/{visit.segment('name')}")],
-        page=f"{PAGE}/{visit.segment('name')}",
+    page, result = f"{PAGE}/{name}", form_of(merged(base, theirs, yours))
+    conflict = Conflict(
+        name=theirs.name,
+        title=f"Priority class {name}",
+        crumbs=[("Classes", PAGE), (name, page)],
+        page=page,
         differences=differences(*map(parts_of, (base, theirs, yours))),
-        change=await last_change(visit, theirs.name),
-        hidden=form_of(result) | _kept(form_of(theirs), theirs),
-        may_preview=False,
+        hidden=result | ClassDraft(form_of(theirs), theirs).kept,
     )
+    return await conflict_page(visit, conflict)
 
 
 async def _read(visit: Visit) -> pb.PriorityClass:
     request = pb.GetPriorityClassRequest(name=class_name(visit.segment("name")))
     return await visit.call(AdminServicer.GetPriorityClass, request)
-
-
-def _kept(fields: Fields, base: pb.PriorityClass) -> dict[str, str]:
-    """What the form carries unseen. A repeated press of a button is the same request."""
-    text = json_format.MessageToJson(base, indent=None) if base.name else "{}"
-    return {"base": text, "etag": fields.get("etag", ""), "request_id": str(uuid4())}
-
-
-def _base_of(fields: Fields) -> pb.PriorityClass:
-    try:
-        return json_format.Parse(fields.get("base", "{}"), pb.PriorityClass(), ignore_unknown_fields=True)
-    except json_format.ParseError:
-        return pb.PriorityClass()
-
-
-def _fields_of(visit: Visit) -> Fields:
-    return {name: values[0] for name, values in visit.form.values.items()}
 
 
 def _may_change(visit: Visit) -> bool:

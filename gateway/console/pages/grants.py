@@ -1,7 +1,7 @@
 """Temporary quota: a limit or budget of a policy is raised until a time, and a grant is ended before its time."""
 
 from collections import abc
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -10,12 +10,13 @@ from starlette.responses import Response
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.servicer import AdminServicer
 from gateway.auth import Action
-from gateway.console.form_values import LOCAL_TIME, Fields
+from gateway.console.drafts import Draft, fields_of
+from gateway.console.form_values import LOCAL_TIME
 from gateway.console.forms import Problems
-from gateway.console.grant_form import PLACES, choices_of, read_grant
-from gateway.console.policy_parts import parts_of
-from gateway.console.policy_place import PATHS, PolicyPlace
-from gateway.console.policy_words import grant_lines
+from gateway.console.policies.grant_form import PLACES, choices_of, read_grant
+from gateway.console.policies.parts import parts_of
+from gateway.console.policies.place import PATHS, PolicyPlace
+from gateway.console.policies.words import grant_lines
 from gateway.console.routes import ROOT, ConsoleRoute
 from gateway.console.visit import Visit
 from gateway.errors import InvalidFieldError, PreconditionError, UnavailableError, http_status
@@ -24,34 +25,29 @@ DEFAULT_LENGTH = timedelta(hours=6)
 CANNOT_BE_GRANTED = (InvalidFieldError, PreconditionError, UnavailableError)
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A grant in the form, on a policy as it is now."""
-
-    policy: pb.QuotaPolicy
-    fields: Fields
-    problems: Problems = field(default_factory=Problems)
+GrantDraft = Draft[pb.QuotaPolicy]
+"""A grant in the form, on a policy as it is now."""
 
 
 async def show(visit: Visit) -> Response:
     place = PolicyPlace.of(visit)
     until = datetime.now(UTC) + DEFAULT_LENGTH
     fields = {"until": until.strftime(LOCAL_TIME), "request_id": str(uuid4()), "raised": visit.query("raised")}
-    return await _page(visit, Draft(await place.read(visit), fields))
+    return await _page(visit, GrantDraft(fields, await place.read(visit)))
 
 
 async def grant(visit: Visit) -> Response:
     place = PolicyPlace.of(visit)
-    fields = {name: values[0] for name, values in visit.form.values.items()}
-    policy = await place.read(visit)
+    fields, policy = fields_of(visit), await place.read(visit)
     request, errors = read_grant(fields, policy)
+    draft = GrantDraft(fields, policy, Problems(errors))
     if errors:
-        return await _page(visit, Draft(policy, fields, Problems(errors)), 400)
-    request.request_id = fields.get("request_id", "")
+        return await _page(visit, draft, 400)
+    request.request_id = draft.value("request_id")
     try:
         await visit.call(AdminServicer.GrantTemporaryQuota, request)
     except CANNOT_BE_GRANTED as error:
-        return await _page(visit, Draft(policy, fields, Problems.of(error, PLACES)), http_status(error))
+        return await _page(visit, replace(draft, problems=Problems.of(error, PLACES)), http_status(error))
     return visit.redirect(f"{ROOT}{place.page}", "Raised on every gateway; it ends by itself.")
 
 
@@ -63,14 +59,13 @@ async def end(visit: Visit) -> Response:
     return visit.redirect(f"{ROOT}{place.page}", "Ended: the limit is what it was before.")
 
 
-async def _page(visit: Visit, draft: Draft, status: int = 200) -> Response:
-    policy, place = draft.policy, PolicyPlace.of(visit)
+async def _page(visit: Visit, draft: GrantDraft, status: int = 200) -> Response:
+    policy, place = draft.base, PolicyPlace.of(visit)
     return await visit.render(
         "grant.html",
         status,
         place=place,
-        fields=draft.fields,
-        problems=draft.problems,
+        draft=draft,
         choices=[(choice.value, choice.label) for choice in choices_of(policy)],
         limits=[part for key, part in parts_of(policy).items() if key[0] in ("limits", "budgets")],
         grants=grant_lines(policy),

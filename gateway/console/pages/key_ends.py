@@ -9,12 +9,12 @@ from uuid_utils import uuid7
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.servicer import AdminServicer
 from gateway.auth import Action
-from gateway.console.forms import Form, Problems
+from gateway.console.forms import Form, told
 from gateway.console.key_forms import FIELD_BY_PATH, words_of
 from gateway.console.names import node_of, page_of
 from gateway.console.routes import ROOT, ConsoleRoute
 from gateway.console.visit import Visit
-from gateway.errors import FieldViolation, GatewayError, InvalidFieldError, http_status
+from gateway.errors import FieldViolation, GatewayError, InvalidFieldError
 
 GRACES = (
     ("0", "none: the old secret ends now"),
@@ -77,7 +77,7 @@ async def _asked(visit: Visit, template: str, form: Form, error: GatewayError | 
     path = node_of(visit)
     visit.authorize(Action.MANAGE_KEYS, path)
     key = await visit.call(AdminServicer.GetApiKey, pb.GetApiKeyRequest(name=path.name))
-    status, problems = (200, Problems()) if error is None else (http_status(error), Problems.of(error, FIELD_BY_PATH))
+    status, problems = told(error, FIELD_BY_PATH)
     return await visit.render(
         template, status, form=form, problems=problems, path=path, key=key, words=words_of(key), graces=GRACES
     )

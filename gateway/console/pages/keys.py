@@ -9,7 +9,7 @@ from starlette.responses import Response
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.servicer import AdminServicer
 from gateway.auth import Action
-from gateway.console.forms import Form, Problems
+from gateway.console.forms import Form, told
 from gateway.console.key_forms import (
     FIELD_BY_PATH,
     LIFETIMES,
@@ -25,7 +25,7 @@ from gateway.console.names import node_of, page_of
 from gateway.console.pages.teams import class_names
 from gateway.console.routes import ROOT, ConsoleRoute
 from gateway.console.visit import Visit
-from gateway.errors import GatewayError, http_status
+from gateway.errors import GatewayError
 from gateway.store.identity import PLATFORM
 from gateway.store.records import ResourcePath
 
@@ -135,7 +135,7 @@ def _page(key: pb.ApiKey) -> str:
 
 async def _asked(visit: Visit, template: str, form: Form, error: GatewayError | None = None) -> Response:
     path = node_of(visit)
-    status, problems = (200, Problems()) if error is None else (http_status(error), Problems.of(error, FIELD_BY_PATH))
+    status, problems = told(error, FIELD_BY_PATH)
     return await visit.render(
         template,
         status,

@@ -9,7 +9,7 @@ from uuid_utils import uuid7
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.servicer import AdminServicer
 from gateway.auth import Action
-from gateway.console.forms import Form, Problems
+from gateway.console.forms import Form, told
 from gateway.console.limits_left import organization_limits, own_first
 from gateway.console.names import node_of, page_of
 from gateway.console.routes import ROOT, ConsoleRoute
@@ -17,7 +17,7 @@ from gateway.console.tenant_states import DONE, state_asked
 from gateway.console.tenant_use import read_use
 from gateway.console.tree import weight_of
 from gateway.console.visit import Visit
-from gateway.errors import GatewayError, http_status
+from gateway.errors import GatewayError
 from gateway.store.identity import PLATFORM
 from gateway.store.records import ResourcePath
 
@@ -124,18 +124,14 @@ def _back(visit: Visit, path: ResourcePath, notice: str) -> Response:
 
 
 async def _new(visit: Visit, form: Form, error: GatewayError | None = None) -> Response:
-    status, problems = _told(error)
+    status, problems = told(error, FIELD_BY_PATH)
     return await visit.render("organization_new.html", status, form=form, problems=problems)
 
 
 async def _edit(visit: Visit, form: Form, error: GatewayError | None = None) -> Response:
-    status, problems = _told(error)
+    status, problems = told(error, FIELD_BY_PATH)
     slug = node_of(visit).organization
     return await visit.render("organization_edit.html", status, form=form, problems=problems, slug=slug)
-
-
-def _told(error: GatewayError | None) -> tuple[int, Problems]:
-    return (200, Problems()) if error is None else (http_status(error), Problems.of(error, FIELD_BY_PATH))
 
 
 ROUTES = (

@@ -8,11 +8,11 @@ from starlette.responses import Response
 
 from gateway.auth import Action
 from gateway.console.charts import Chart
-from gateway.console.overview import Overview, overview
-from gateway.console.overview_charts import overview_charts
-from gateway.console.readings import bound_of
+from gateway.console.overview.charts import overview_charts
+from gateway.console.overview.readings import bound_of
+from gateway.console.overview.sampler import Reading
+from gateway.console.overview.view import Overview, overview
 from gateway.console.routes import ConsoleRoute
-from gateway.console.sampler import Reading
 from gateway.console.visit import Visit
 from gateway.console.words import team_path
 from gateway.store.identity import PLATFORM

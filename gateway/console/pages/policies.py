@@ -4,24 +4,22 @@ Whoever changes what somebody else has changed since sees all three versions, an
 """
 
 from collections import abc
-from dataclasses import dataclass, field
-from uuid import uuid4
+from dataclasses import replace
 
-from google.protobuf import json_format
 from google.protobuf.field_mask_pb2 import FieldMask
 from starlette.responses import Response
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.servicer import AdminServicer
 from gateway.auth import Action
+from gateway.console.drafts import Conflict, Draft, base_of, conflict_page, fields_of
 from gateway.console.form_values import Fields
 from gateway.console.forms import Problems
-from gateway.console.last_change import last_change
-from gateway.console.policy_form import ReadPolicy, form_of, read_policy, rows_of
-from gateway.console.policy_parts import merged, parts_of
-from gateway.console.policy_place import PATHS, PolicyPlace, may_preview
-from gateway.console.policy_preview import DEFAULT_WINDOW, WINDOWS, Preview, preview_page
-from gateway.console.policy_words import CHOICES, grant_lines
+from gateway.console.policies.form import ReadPolicy, form_of, read_policy, rows_of
+from gateway.console.policies.parts import merged, parts_of
+from gateway.console.policies.place import PATHS, PolicyPlace, may_preview
+from gateway.console.policies.preview import DEFAULT_WINDOW, WINDOWS, Preview, preview_page
+from gateway.console.policies.words import CHOICES, grant_lines
 from gateway.console.routes import ROOT, ConsoleRoute
 from gateway.console.versions import differences
 from gateway.console.visit import Visit
@@ -36,54 +34,37 @@ from gateway.errors import (
 )
 from gateway.store.identity import PLATFORM
 
-MORE = "add-"
+MORE, ALL = "add-", "all"
 CANNOT_BE_SAVED = (InvalidFieldError, PreconditionError, UnavailableError)
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A policy in the form: the fields as they are shown, and the version that they began as."""
-
-    fields: Fields
-    base: pb.QuotaPolicy
-    problems: Problems = field(default_factory=Problems)
-    more: str = ""
-
-    def rows(self, group: str) -> list[int]:
-        """Of a form that was sent those that it had, and one more where it was asked for."""
-        return rows_of(self.fields, group, 1 if self.more in (group, "all") else 0)
-
-    def value(self, name: str) -> str:
-        return self.fields.get(name, "")
-
-    def problem(self, name: str) -> str:
-        return self.problems.by_field.get(name, "")
+PolicyDraft = Draft[pb.QuotaPolicy]
 
 
 async def show(visit: Visit) -> Response:
     place = PolicyPlace.of(visit)
     policy = await place.read(visit)
-    return await _form_page(visit, place, Draft(form_of(policy), policy, more="all"))
+    return await _form_page(visit, place, PolicyDraft(form_of(policy), policy), more=ALL)
 
 
 async def change(visit: Visit) -> Response:
-    place, fields, asked = PolicyPlace.of(visit), _fields_of(visit), visit.form.text("action")
+    place, fields, asked = PolicyPlace.of(visit), fields_of(visit), visit.form.text("action")
     visit.authorize(Action.READ, place.node)  # before anything is said of what was filled in
-    draft = Draft(fields, _base_of(fields), more=asked.removeprefix(MORE) if asked.startswith(MORE) else "")
-    if draft.more or asked == "edit":
-        return await _form_page(visit, place, draft)
-    name = f"{place.node.name}/quotaPolicies/{fields.get('policy_id', '')}"
+    draft = PolicyDraft(fields, _base_of(fields))
+    if asked.startswith(MORE) or asked == "edit":
+        return await _form_page(visit, place, draft, more=asked.removeprefix(MORE))
+    name = f"{place.node.name}/quotaPolicies/{draft.value('policy_id')}"
     read = read_policy(fields, name, has_weight=place.has_weight)
     errors = read.errors if _window_of(fields) in WINDOWS else {"window": "choose one of the list", **read.errors}
     if errors:
-        return await _form_page(visit, place, Draft(fields, draft.base, Problems(errors)), 400)
+        return await _form_page(visit, place, replace(draft, problems=Problems(errors)), 400)
     try:
         is_preview = asked != "save"
         saved = await _save(visit, place, read.policy, validate_only=is_preview)
     except (EtagMismatchError, AlreadyExistsError):
         return await _conflict_page(visit, place, draft.base, read.policy)
     except CANNOT_BE_SAVED as error:
-        return await _form_page(visit, place, Draft(fields, draft.base, _problems(error, read)), http_status(error))
+        return await _form_page(visit, place, replace(draft, problems=_problems(error, read)), http_status(error))
     if is_preview:
         return await _preview_page(visit, place, draft, read.policy)
     notice = "The policy is as it was." if saved.etag == read.policy.etag else "The policy was changed and is in force."
@@ -116,13 +97,17 @@ async def _save(visit: Visit, place: PolicyPlace, policy: pb.QuotaPolicy, *, val
     return await visit.call(AdminServicer.UpdateQuotaPolicy, update)
 
 
-async def _form_page(visit: Visit, place: PolicyPlace, draft: Draft, status: int = 200) -> Response:
+async def _form_page(
+    visit: Visit, place: PolicyPlace, draft: PolicyDraft, status: int = 200, *, more: str = ""
+) -> Response:
+    """`more`: which group has an empty row behind those of the form, or ALL."""
     return await visit.render(
         "policy.html",
         status,
         place=place,
         draft=draft,
-        kept=_kept(draft.fields, draft.base),
+        rows=lambda group: rows_of(draft.fields, group, 1 if more in (group, ALL) else 0),
+        kept=_kept(draft),
         choices=CHOICES,
         window_choices=[(word, text) for word, (text, _) in WINDOWS.items()],
         window=_window_of(draft.fields),
@@ -136,35 +121,29 @@ async def _conflict_page(visit: Visit, place: PolicyPlace, base: pb.QuotaPolicy,
     theirs = await place.read(visit)
     if not base.name:  # the form came without it: everything of it counts as wanted
         base = theirs
-    result = merged(base, theirs, yours)
-    return await visit.render(
-        "conflict.html",
-        409,
+    conflict = Conflict(
+        name=theirs.name,
         title=f"Quota of {place.short}",
         crumbs=[*place.crumbs, ("Quota policy", place.page)],
         page=place.page,
         differences=differences(*map(parts_of, (base, theirs, yours))),
-        change=await last_change(visit, theirs.name),
-        hidden=_hidden(form_of(result), theirs),
+        hidden=_hidden(PolicyDraft(form_of(merged(base, theirs, yours)), theirs)),
         may_preview=may_preview(visit),
     )
+    return await conflict_page(visit, conflict)
 
 
-async def _preview_page(visit: Visit, place: PolicyPlace, draft: Draft, policy: pb.QuotaPolicy) -> Response:
+async def _preview_page(visit: Visit, place: PolicyPlace, draft: PolicyDraft, policy: pb.QuotaPolicy) -> Response:
     window = _window_of(draft.fields)
     context = {
         "place": place,
         "changes": differences(parts_of(draft.base), parts_of(draft.base), parts_of(policy)),
-        "hidden": _hidden(draft.fields, draft.base),
+        "hidden": _hidden(draft),
         "windows": WINDOWS,
         "window": window,
     }
     visit.authorize(Action.READ, PLATFORM)
     return await preview_page(visit, Preview(policy, place.node.name, window, context))
-
-
-def _fields_of(visit: Visit) -> Fields:
-    return {name: values[0] for name, values in visit.form.values.items()}
 
 
 def _window_of(fields: Fields) -> str:
@@ -173,36 +152,25 @@ def _window_of(fields: Fields) -> str:
 
 
 def _base_of(fields: Fields) -> pb.QuotaPolicy:
-    """The version that the form began as; without a name where it does not say."""
+    """The version that the form began as. What cannot be shown was not written by this page, and is none."""
+    base = base_of(fields, pb.QuotaPolicy)
     try:
-        base = json_format.Parse(fields.get("base", "{}"), pb.QuotaPolicy(), ignore_unknown_fields=True)
-        _require_showable(base)
-    except (json_format.ParseError, ValueError, OverflowError):
+        parts_of(base)
+        grant_lines(base)
+    except (ValueError, OverflowError):
         return pb.QuotaPolicy()
     return base
 
 
-def _require_showable(policy: pb.QuotaPolicy) -> None:
-    """What cannot be shown was not written by this page. Raises ValueError or OverflowError."""
-    parts_of(policy)
-    grant_lines(policy)
+def _kept(draft: PolicyDraft) -> dict[str, str]:
+    """What the form carries unseen."""
+    return draft.kept | {"policy_id": draft.base.name.rpartition("/")[2] or draft.value("policy_id")}
 
 
-def _kept(fields: Fields, base: pb.QuotaPolicy) -> dict[str, str]:
-    """What the form carries unseen. A repeated press of a button is the same request."""
-    text = json_format.MessageToJson(base, indent=None) if base.name else "{}"
-    return {
-        "base": text,
-        "policy_id": base.name.rpartition("/")[2] or fields.get("policy_id", ""),
-        "etag": fields.get("etag", ""),
-        "request_id": str(uuid4()),
-    }
-
-
-def _hidden(fields: Fields, base: pb.QuotaPolicy) -> dict[str, str]:
+def _hidden(draft: PolicyDraft) -> dict[str, str]:
     """A whole form that is carried unseen, without what belongs to one sending of it."""
     left_out = ("csrf", "action")
-    return {name: value for name, value in fields.items() if name not in left_out} | _kept(fields, base)
+    return {name: value for name, value in draft.fields.items() if name not in left_out} | _kept(draft)
 
 
 def _problems(error: GatewayError, read: ReadPolicy) -> Problems:

@@ -1,16 +1,18 @@
 """The queue: what runs and waits, why one request waits, and how to end some of it."""
 
+from dataclasses import dataclass
+
 from starlette.responses import Response
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.servicer import AdminServicer
 from gateway.auth import Action
-from gateway.console.forms import Problems
+from gateway.console.forms import Problems, told
 from gateway.console.queue import QueuePage, explanation, queue_page
 from gateway.console.routes import ROOT, ConsoleRoute
 from gateway.console.visit import Visit
 from gateway.console.words import resource_name, team_path
-from gateway.errors import InvalidFieldError
+from gateway.errors import GatewayError, InvalidFieldError
 from gateway.store.identity import PLATFORM
 from gateway.words import EVERY_TEAM, State, short_name
 
@@ -19,6 +21,20 @@ STATE_CHOICES = (("", "any"), *((state, state.replace("_", " ")) for state in St
 # A list asks the engines for much more than their figures do.
 LIST_INTERVAL_S = 2.0
 FIELDS = {"parent": "team", "state": "state", "page_token": "page", "reason": "reason", "team": "team"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is to end: one request, or all of a team's. The Admin API refuses what names both or neither."""
+
+    generation_id: str
+    team: str
+
+    def request(self) -> pb.CancelGenerationsRequest:
+        return pb.CancelGenerationsRequest(
+            generation_ids=[self.generation_id] if self.generation_id else [],
+            team=resource_name(self.team) if self.team else "",
+        )
 
 
 async def show(visit: Visit) -> Response:
@@ -47,30 +63,30 @@ async def follow(visit: Visit) -> Response:
 
 async def explain(visit: Visit) -> Response:
     request = pb.ExplainRequestRequest(generation_id=visit.segment("generation_id"))
-    told = explanation(await visit.call(AdminServicer.ExplainRequest, request))
+    explained = explanation(await visit.call(AdminServicer.ExplainRequest, request))
     may_end = visit.may(Action.OPERATE, PLATFORM)  # of a request by its id, which does not say whose it is
-    return await visit.render("request.html", told=told, may_explain=True, may_end=may_end)
+    return await visit.render("request.html", told=explained, may_explain=True, may_end=may_end)
 
 
 async def confirm(visit: Visit) -> Response:
     """What would end, and the question whether it should."""
-    request = _cancellation(visit.query("id"), visit.query("team"))
+    asked = Ending(visit.query("id"), visit.query("team"))
+    request = asked.request()
     request.validate_only = True
     found = await visit.call(AdminServicer.CancelGenerations, request)
-    return await _confirmation(visit, visit.query("id"), visit.query("team"), len(found.generation_ids), Problems())
+    return await _confirmation(visit, asked, len(found.generation_ids))
 
 
 async def end(visit: Visit) -> Response:
     """What was confirmed ends; it is on record who said so, and why."""
-    generation_id, team = visit.form.text("id"), visit.form.text("team")
-    request = _cancellation(generation_id, team)
+    asked = Ending(visit.form.text("id"), visit.form.text("team"))
+    request = asked.request()
     request.reason = visit.form.text("reason")
     try:
-        told = await visit.call(AdminServicer.CancelGenerations, request)
+        ended = await visit.call(AdminServicer.CancelGenerations, request)
     except InvalidFieldError as error:
-        problems = Problems.of(error, FIELDS)
-        return await _confirmation(visit, generation_id, team, None, problems, status=400)
-    num_told = len(told.generation_ids)
+        return await _confirmation(visit, asked, None, error)
+    num_told = len(ended.generation_ids)
     words = {0: "Nothing of that was running any more.", 1: "One request was told to stop."}
     return visit.redirect(f"{ROOT}/queue", words.get(num_told, f"{num_told} requests were told to stop."))
 
@@ -83,23 +99,18 @@ async def _page(visit: Visit, token: str) -> QueuePage:
 
 
 async def _confirmation(
-    visit: Visit, generation_id: str, team: str, num_found: int | None, problems: Problems, status: int = 200
+    visit: Visit, asked: Ending, num_found: int | None, error: GatewayError | None = None
 ) -> Response:
+    """`num_found` None: nobody has looked."""
+    status, problems = told(error, FIELDS)
     return await visit.render(
         "queue_end.html",
         status,
-        generation_id=generation_id,
-        team=short_name(team),
+        generation_id=asked.generation_id,
+        team=short_name(asked.team),
         num_found=num_found,
         reason=visit.form.text("reason"),
         problems=problems,
-    )
-
-
-def _cancellation(generation_id: str, team: str) -> pb.CancelGenerationsRequest:
-    """The Admin API refuses what names both or neither."""
-    return pb.CancelGenerationsRequest(
-        generation_ids=[generation_id] if generation_id else [], team=resource_name(team) if team else ""
     )
 
 

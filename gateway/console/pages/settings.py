@@ -9,6 +9,7 @@ from gateway.admin.servicer import AdminServicer
 from gateway.auth import Action
 from gateway.console.routes import ConsoleRoute
 from gateway.console.visit import Visit
+from gateway.private_files import PEPPER_FILE
 from gateway.settings import GatewaySettings, variable_of
 
 HIDDEN = "set, and not shown"
@@ -33,8 +34,11 @@ async def show_settings(visit: Visit) -> Response:
 
 def settings_of(settings: GatewaySettings) -> list[Setting]:
     """Of each setting what people may know."""
-    given = settings.model_fields_set
-    return [Setting(name, variable_of(name), _shown(name, value), name not in given) for name, value in settings]
+    given, read = settings.model_fields_set, {"pepper": f"in the file {settings.data_dir / PEPPER_FILE}"}
+    return [
+        Setting(name, variable_of(name), _shown(name, value) or read.get(name, ""), name not in given)
+        for name, value in settings
+    ]
 
 
 def _shown(name: str, value: object) -> str:

@@ -10,7 +10,7 @@ from uuid_utils import uuid7
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.servicer import AdminServicer
 from gateway.auth import Action
-from gateway.console.forms import Form, Problems
+from gateway.console.forms import Form, told
 from gateway.console.limits_left import own_first, team_limits
 from gateway.console.names import node_of, page_of
 from gateway.console.routes import ROOT, ConsoleRoute
@@ -18,7 +18,7 @@ from gateway.console.tenant_states import DONE, state_asked
 from gateway.console.tenant_use import read_use
 from gateway.console.tree import weight_of
 from gateway.console.visit import Visit
-from gateway.errors import GatewayError, http_status
+from gateway.errors import GatewayError
 from gateway.store.records import DEFAULT_CLASS, ResourcePath
 
 KEYS_PER_PAGE = 50
@@ -156,7 +156,7 @@ async def _edit(visit: Visit, form: Form, error: GatewayError | None = None) -> 
 
 async def _asked(visit: Visit, template: str, form: Form, error: GatewayError | None) -> Response:
     classes = await class_names(visit)
-    status, problems = (200, Problems()) if error is None else (http_status(error), Problems.of(error, FIELD_BY_PATH))
+    status, problems = told(error, FIELD_BY_PATH)
     default = form.text("default_class")
     return await visit.render(
         template,

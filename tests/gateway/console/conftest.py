@@ -43,8 +43,8 @@ async def chromium() -> abc.AsyncIterator[Browser]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def database_url(postgres_url: str, template_url: str) -> abc.AsyncIterator[str]:
-    async with fresh_database(postgres_url) as url:
+async def database_url(postgres_url: str, serving_template: str) -> abc.AsyncIterator[str]:
+    async with fresh_database(postgres_url, serving_template) as url:
         yield url
 
 
@@ -82,6 +82,20 @@ async def world(closed_world: World) -> World:
     await closed_world.open()
     await closed_world.serving()
     return closed_world
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def second_world(world: World, spans: InMemorySpanExporter, tmp_path: Path) -> abc.AsyncIterator[World]:
+    """Another gateway with a console, over the same database and engine."""
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    second = World(world.engine, world.database, world.database_url, Telemetry(provider), tmp_path / "second")
+    second.options["http_listen"] = "127.0.0.1:0"
+    await second.open()
+    await second.serving()
+    yield second
+    await second.close()
+    provider.shutdown()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

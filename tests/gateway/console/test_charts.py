@@ -6,7 +6,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gateway.console.chart_scale import (
+from gateway.console.charts import Bar, Chart, Frame, Series, bar_chart, line_chart, share_bar, stacked_chart
+from gateway.console.charts.scale import (
     SECONDS,
     SHARES,
     amount_text,
@@ -18,7 +19,6 @@ from gateway.console.chart_scale import (
     time_ticks,
     value_ticks,
 )
-from gateway.console.charts import Bar, Chart, Frame, Series, bar_chart, line_chart, share_bar, stacked_chart
 
 TEN = 1_796_032_800.0  # 2026-11-30 10:00 UTC
 TOKENS = amounts_of("tokens/s")
@@ -109,7 +109,7 @@ def test_points_are_drawn_in_the_order_of_their_times():
 
 
 def test_a_single_moment_is_drawn_in_the_middle():
-    assert paths(line_chart(Frame("one", "One", TOKENS), [Series("acme", minutes(4))])) == ["M500,0h0"]
+    assert paths(line_chart(Frame("one", "One", TOKENS), [Series("acme", minutes(4))])) == ["M490,0L510,0"]
 
 
 def test_a_single_moment_of_a_stack_is_a_narrow_column():

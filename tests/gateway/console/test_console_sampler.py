@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.console import sampler
-from gateway.console.sampler import HISTORY_S, INTERVAL_S, Sampler
+from gateway.console.overview import sampler
+from gateway.console.overview.sampler import HISTORY_S, INTERVAL_S, SHARE_WINDOW_S, Sampler
 from gateway.store.snapshot import EMPTY_SNAPSHOT
 from tests.admin.service import tenant_stats
 from tests.gateway.console.test_readings import ACME, GLOBEX, report
@@ -28,6 +28,7 @@ class Clock:
             ("globex", "search"): tokens_per_s.get("globex", 0),
         }
         self.is_away = False
+        self.failures: list[Exception] = []
         self.sampler = Sampler(
             self.report,
             lambda: EMPTY_SNAPSHOT,
@@ -36,8 +37,11 @@ class Clock:
         )
 
     async def report(self):
-        self.num_questions += 1
+        """Fails with the next of `failures`, if there is one."""
         await asyncio.sleep(0)
+        if self.failures:
+            raise self.failures.pop(0)
+        self.num_questions += 1
         tenants = tuple(
             tenant_stats(
                 path, num_prefill_tokens=int(pace * self.now_s), served_work=pace * self.now_s, num_output_tokens=0
@@ -97,7 +101,7 @@ async def test_the_history_has_a_point_each_few_seconds_and_ends_after_ten_minut
     assert len(reading.history) == HISTORY_S / INTERVAL_S
     assert reading.history[-1].at - reading.history[-2].at == timedelta(seconds=INTERVAL_S)
     assert reading.history[-1].total.prompt_tokens == pytest.approx(40)
-    assert len(clock.sampler._counters) <= 60 / INTERVAL_S + 2
+    assert reading.lately_s == SHARE_WINDOW_S
 
 
 async def test_what_was_served_while_the_engine_was_away_is_spread_over_that_time():
@@ -125,16 +129,8 @@ async def test_it_goes_on_by_itself_until_it_is_cancelled():
 
 async def test_it_goes_on_when_a_report_fails(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sampler, "INTERVAL_S", 0.001)
-    clock, failed = Clock(), asyncio.Event()
-    report = clock.sampler._report
-
-    async def fail_once():
-        if failed.is_set():
-            return await report()
-        failed.set()
-        raise OSError("disk")
-
-    clock.sampler._report = fail_once
+    clock = Clock()
+    clock.failures = [OSError("disk")]
     with capture_logs() as logs:
         running = asyncio.create_task(clock.sampler.run())
         await eventually(lambda: clock.num_questions)

@@ -1,20 +1,16 @@
 """What a form may be, and what is said of one that is wrong."""
 
 import asyncio
-from contextlib import suppress
 
 import pytest
 from starlette.requests import Request
 
-from gateway.api_key import ParsedKey
 from gateway.console import forms
 from gateway.console.forms import Form, Problems, read_form
 from gateway.console.key_forms import FIELD_BY_PATH, expiry_of
-from gateway.console.login_limits import NUM_BUCKETS, PER_ADDRESS, PER_KEY, LoginLimits, TooManyLoginsError
 from gateway.errors import FieldViolation, InvalidFieldError, PreconditionError
 
 URLENCODED = "application/x-www-form-urlencoded"
-KEY = ParsedKey("0123456789Ab", "secret")
 
 
 def posted(*chunks: bytes, media_type: str = URLENCODED, ends: bool = True) -> Request:
@@ -98,38 +94,3 @@ def test_a_key_does_not_get_a_lifetime_that_nobody_chose(lifetime: str) -> None:
         expiry_of(Form({"lifetime": [lifetime]}))
 
     assert Problems.of(refused.value, FIELD_BY_PATH).at("lifetime")
-
-
-async def test_wrong_secrets_of_one_key_are_limited_wherever_they_come_from() -> None:
-    limits = LoginLimits()
-
-    for number in range(PER_KEY.amount):
-        await limits.require(f"ipv4:10.0.0.{number}:4711", KEY)
-        await limits.note_failure(KEY)
-
-    with pytest.raises(TooManyLoginsError) as refusal:
-        await limits.require("ipv4:10.0.1.1:4711", KEY)
-    assert refusal.value.retry_after_s is not None
-    assert 0 < refusal.value.retry_after_s <= 60
-    await limits.require("ipv4:10.0.1.1:4711", ParsedKey("another00000", "secret"))
-
-
-async def test_a_whole_site_of_ipv6_is_one_address() -> None:
-    limits = LoginLimits()
-
-    for number in range(PER_ADDRESS.amount):
-        await limits.require(f"ipv6:%5B2001:db8::{number:x}%5D:4711", None)
-
-    with pytest.raises(TooManyLoginsError):
-        await limits.require("ipv6:%5B2001:db8::ffff:1%5D:4711", None)
-    await limits.require("ipv6:%5B2001:db8:0:1::1%5D:4711", None)
-
-
-async def test_however_many_addresses_try_little_is_kept_of_them() -> None:
-    limits = LoginLimits()
-
-    for number in range(2000):
-        with suppress(TooManyLoginsError):
-            await limits.require(f"ipv4:10.{number // 65536}.{number // 256 % 256}.{number % 256}:1", None)
-
-    assert len(limits._limiter.storage.storage) <= NUM_BUCKETS

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.console.newest import Newest
+from gateway.console.overview.newest import Newest
 
 
 async def test_it_is_made_once_until_it_would_be_of_something_else():

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.console.overview import overview
-from gateway.console.overview_charts import overview_charts
-from gateway.console.readings import Served
-from gateway.console.sampler import Moment, Reading
-from gateway.console.served_history import ServedByTenant
+from gateway.console.overview.charts import overview_charts
+from gateway.console.overview.sampler import Moment, Reading
+from gateway.console.overview.served_history import ServedByTenant
+from gateway.console.overview.view import overview
+from gateway.served import Served
 from tests.admin.service import tenant_stats
 from tests.gateway.console.test_readings import ACME, GLOBEX, report
 

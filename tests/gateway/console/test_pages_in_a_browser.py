@@ -65,7 +65,7 @@ async def signed_in(visits: Visits, administrator: Tenant, look: Look) -> Page:
 async def paths(page: Page, tenant: Tenant, administrator: Tenant) -> dict[str, str]:
     """One for each page of the console, below its root, by its route's."""
     await page.goto(f"{ROOT}/audit")
-    event = await page.locator(f"a[href^='{ROOT}/audit/']").first.get_attribute("href")
+    event = await page.locator(f"tbody a[href^='{ROOT}/audit/']").first.get_attribute("href")
     assert event is not None
     names = {
         "org": "acme",
@@ -92,7 +92,7 @@ async def look_at(page: Page, path: str, look: Look, name: str) -> list[str]:
     answer = await page.goto(ROOT + path)
     assert answer is not None
     wrong = [] if answer.ok else [f"{path}: status {answer.status}"]
-    for check in (assert_accessible(page), assert_fits(page), _has_one_heading(page)):
+    for check in (assert_accessible(page), assert_fits(page), _has_one_heading(page), _has_named_tables(page)):
         try:
             await check
         except AssertionError as error:
@@ -105,11 +105,24 @@ async def _has_one_heading(page: Page) -> None:
     await expect(page.locator("h1")).to_have_count(1)
 
 
+async def _has_named_tables(page: Page) -> None:
+    """What scrolls by itself is a region with a name, which the keyboard reaches."""
+    assert await page.evaluate(UNNAMED) == []
+
+
 @pytest.mark.parametrize("look", [Look(), Look(NARROW, "dark")], ids=str)
 async def test_pages_look_right(visits: Visits, tenant: Tenant, administrator: Tenant, look: Look):
     page = await signed_in(visits, administrator, look)
 
     assert [fault for path in SHORT for fault in await look_at(page, path, look, path)] == []
+
+
+async def test_tables_that_everybody_reads_need_no_scrolling(visits: Visits, tenant: Tenant, administrator: Tenant):
+    for look, paths_seen in ((Look(), ("/audit",)), (Look(NARROW), ("/audit", "/settings"))):
+        page = await signed_in(visits, administrator, look)
+        for path in paths_seen:
+            await page.goto(ROOT + path)
+            assert await page.evaluate(OVERFLOWS) == [0], (path, look)
 
 
 @pytest.mark.slow
@@ -170,6 +183,13 @@ def test_what_is_named_as_no_page_is_served():
     assert set(NO_PAGES) <= {route.path for route in ROUTES if route.verb == "GET"}
 
 
+UNNAMED = """
+() => [...document.querySelectorAll(".scroll")]
+  .filter((each) => each.getAttribute("role") !== "region" || each.tabIndex !== 0
+    || !(each.ariaLabel || document.getElementById(each.getAttribute("aria-labelledby"))))
+  .map((each) => each.outerHTML.slice(0, 200))
+"""
+OVERFLOWS = "() => [...document.querySelectorAll('.scroll')].map((each) => each.scrollWidth - each.clientWidth)"
 FIELDS = """
 () => [...document.querySelectorAll("main :is(input, select, textarea, button)")]
   .filter((each) => each.checkVisibility() && !each.disabled && each.type !== "hidden")

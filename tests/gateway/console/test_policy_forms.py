@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.console import class_form
 from gateway.console.form_values import FormReader
-from gateway.console.grant_form import choices_of, read_grant
-from gateway.console.policy_form import DIMENSIONS, WINDOWS, form_of, read_policy, rows_of
-from gateway.console.policy_parts import limit_text, merged, parts_of
+from gateway.console.policies.form import DIMENSIONS, WINDOWS, form_of, read_policy, rows_of
+from gateway.console.policies.grant_form import choices_of, read_grant
+from gateway.console.policies.parts import limit_text, merged, parts_of
 from gateway.console.versions import differences
 
 NAME = "organizations/acme/teams/search/quotaPolicies/default"
@@ -193,6 +193,7 @@ def test_the_same_change_made_twice_is_no_conflict():
     (difference,) = differences(*map(parts_of, (base, same, same)))
 
     assert not difference.is_conflict
+    assert difference.is_agreed
     assert list(merged(base, same, same).limits) == []
 
 

@@ -3,7 +3,7 @@
 from google.protobuf.duration_pb2 import Duration
 
 from evenflow.admin.v1 import admin_pb2 as pb
-from gateway.console.preview_view import FEW_REQUESTS, MAX_ROWS, Wait, view_of
+from gateway.console.policies.preview_view import FEW_REQUESTS, MAX_ROWS, Wait, view_of
 
 TEAM = "organizations/acme/teams/search"
 

@@ -171,7 +171,7 @@ async def test_the_page_tells_how_far_it_is_and_ends_the_simulator_when_its_read
     pid_file = tmp_path / "pid"
     monkeypatch.setattr(what_if_engine, "EVENFLOW", ("sh", "-c", f"echo $$ > {pid_file}; sleep 600"))
     monkeypatch.setattr(what_if_engine, "NICE", ())
-    monkeypatch.setattr("gateway.console.policy_preview.TICK_S", 0.05)
+    monkeypatch.setattr("gateway.console.policies.preview.TICK_S", 0.05)
     ada = await visitors.administrator()
     sent = {"data": await form(ada) | TEN_REQUESTS, "headers": {"origin": ada.origin}}
 

@@ -4,18 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.console.readings import (
-    Counters,
-    Served,
+from gateway.console.overview.readings import (
     bound_of,
     counters_of,
     denied_throughout,
     fairness_of,
     gap_of,
     jain_index,
-    served_between,
 )
 from gateway.fair_shares import fair_shares, shares_of_sharing
+from gateway.served import Served
 from gateway.status import EngineReport, SystemReport
 from tests.admin.service import engine_stats, tenant_stats
 
@@ -35,34 +33,6 @@ def report(*engines: tuple[str, tuple | None]) -> SystemReport:
         ),
         num_live_requests=0,
     )
-
-
-def counted(**tenants: Served) -> Counters:
-    return Counters(0.0, {"e": {(name,): served for name, served in tenants.items()}})
-
-
-def test_what_was_served_is_what_the_counters_rose_by():
-    before = counters_of(report(("e", (tenant_stats(ACME, num_prefill_tokens=10, served_work=30.0),))), 1.0)
-    after = counters_of(report(("e", (tenant_stats(ACME, num_prefill_tokens=25, served_work=45.0),))), 2.0)
-
-    assert served_between(before, after) == {ACME: Served(15, 0, 15.0)}
-
-
-def test_a_tenant_that_was_served_nothing_is_left_out_and_a_new_one_counts_whole():
-    before, after = counted(a=Served(5, 5, 15)), counted(a=Served(5, 5, 15), b=Served(1, 2, 5))
-
-    assert served_between(before, after) == {("b",): Served(1, 2, 5)}
-
-
-def test_an_engine_that_began_anew_counts_from_its_start():
-    assert served_between(counted(a=Served(100, 50, 200)), counted(a=Served(3, 1, 5))) == {("a",): Served(3, 1, 5)}
-
-
-def test_engines_are_added_up_and_one_that_was_away_adds_nothing():
-    before = Counters(0.0, {"e": {ACME: Served(1, 1, 3)}})
-    after = Counters(1.0, {"e": {ACME: Served(2, 2, 6)}, "back": {ACME: Served(900, 900, 2700)}})
-
-    assert served_between(before, after) == {ACME: Served(1, 1, 3)}
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.console.readings import Served
-from gateway.console.served_history import ServedByTenant
+from gateway.console.overview.served_history import ServedByTenant
+from gateway.served import Served
 
 SERVED = {("o", f"t{number:03}"): Served(number, 2 * number, 5 * number) for number in range(1, 200)}
 

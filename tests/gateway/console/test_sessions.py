@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from gateway.auth.claims import TokenIdentity
 from gateway.auth.remembered import Remembered, RememberedKey, RememberedToken
-from gateway.console.forgery import FormTokens
-from gateway.console.sessions import LIFETIME, Session, Sessions
-from gateway.console.signing import Signer
+from gateway.console.sign_in.forgery import FormTokens
+from gateway.console.sign_in.sessions import LIFETIME, Session, Sessions
+from gateway.console.sign_in.signing import Signer
 from gateway.pepper import Peppers, PepperSource
 from gateway.store.enums import KeyScope, Role
 

@@ -2,10 +2,11 @@
 
 from datetime import timedelta
 
+import httpx2
 import pytest
 
-from gateway.console.login import own_path
-from gateway.console.login_limits import PER_ADDRESS, LoginLimits, TooManyLoginsError
+from gateway.console.sign_in.login import own_path
+from gateway.console.sign_in.login_limits import PER_ADDRESS, LoginLimits, TooManyLoginsError
 from gateway.store.enums import KeyScope, Role
 from gateway.store.key_ends import Rotation, revoke_key, rotate_key
 from gateway.store.records import ApiKeySettings, KeySecret, ResourcePath
@@ -149,6 +150,32 @@ async def test_whoever_waits_as_long_as_they_are_told_may_try_again(
 
     assert answer.headers["retry-after"] == "11"
     assert "in 11 seconds" in texts(answer)
+
+
+async def signed_in_from(visitors: Visitors, address: str, credential: str) -> httpx2.Response:
+    """The answer to the form, through a proxy that was asked by https; no jar would send its cookies in plain."""
+    somebody = visitors.somebody(headers={"x-forwarded-for": address, "x-forwarded-proto": "https"})
+    page = await somebody.client.get("/console/login")
+    cookies = "; ".join(f"{cookie.name}={cookie.value}" for cookie in page.cookies.jar)
+    fields = hidden_fields(page) | {"credential": credential}
+    headers = {"origin": somebody.origin, "cookie": cookies}
+    return await somebody.client.post("/console/login", data=fields, headers=headers)
+
+
+async def test_behind_a_trusted_proxy_it_is_the_client_whose_attempts_and_scheme_count(closed_world: World):
+    closed_world.options["trusted_proxies"] = "127.0.0.0/8"
+    await closed_world.open()
+    visitors, admin = Visitors(closed_world), await closed_world.administrator()
+
+    answers = [await signed_in_from(visitors, "192.0.2.1", "nonsense") for _ in range(PER_ADDRESS.amount + 1)]
+    other = await signed_in_from(visitors, "192.0.2.2", admin.key)
+
+    assert [answer.status_code for answer in answers] == [401] * PER_ADDRESS.amount + [429]
+    assert other.status_code == 303
+    (cookie,) = [each for each in other.headers.get_list("set-cookie") if "evenflow_session" in each]
+    assert cookie.startswith("__Host-evenflow_session=")
+    assert "Secure" in cookie.split("; ")
+    await visitors.close()
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ async def test_a_second_head_is_given_no_more_time_than_the_first(
     assert await wire.rest() == b""
 
 
-async def test_a_head_that_is_too_long_ends_the_connection(world: World, wire: Wire) -> None:
+async def test_a_head_that_is_too_long_is_refused_and_ends_the_connection(wire: Wire) -> None:
     async def flood() -> None:
         await wire.send(b"GET /healthz HTTP/1.1\r\nx: ")
         with suppress(ConnectionError):
@@ -91,10 +91,48 @@ async def test_a_head_that_is_too_long_ends_the_connection(world: World, wire: W
                 await wire.send(b"y" * 4096)
 
     flooding = asyncio.create_task(flood())
+    status, body = await wire.answer()
 
+    assert (status, body["error"]["reason"]) == (431, "REQUEST_HEAD_TOO_LARGE")
     assert await wire.rest() == b""
     flooding.cancel()
     await asyncio.wait([flooding])
+
+
+@pytest.mark.parametrize("size", [70_000, 200_000])
+async def test_a_head_that_is_too_long_and_comes_at_once_is_refused(wire: Wire, size: int) -> None:
+    await wire.send(b"GET /healthz HTTP/1.1\r\nhost: x\r\nx: " + b"y" * size + b"\r\n\r\n")
+
+    assert (await wire.answer())[0] == 431
+    assert await wire.rest() == b""
+
+
+async def test_a_large_head_is_served(wire: Wire) -> None:
+    await wire.send(b"GET /healthz HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 60_000 + b"\r\n\r\n")
+
+    assert (await wire.answer())[0] == 200
+
+
+@pytest.mark.parametrize("hosts", [b"", b"host: a\r\nhost: b\r\n", b"Host: a\r\nhOsT: a\r\n"])
+async def test_a_request_says_once_for_which_host_it_is(wire: Wire, hosts: bytes) -> None:
+    await wire.send(b"GET /healthz HTTP/1.1\r\n" + hosts + b"\r\n")
+
+    status, body = await wire.answer()
+    assert (status, body["error"]["reason"]) == (400, "INVALID_HOST")
+    assert await wire.rest() == b""
+
+
+async def test_the_older_http_needs_no_host(wire: Wire) -> None:
+    await wire.send(b"GET /healthz HTTP/1.0\r\n\r\n")
+
+    assert (await wire.answer())[0] == 200
+
+
+async def test_a_second_request_without_a_host_does_not_spoil_the_first_answer(wire: Wire) -> None:
+    first = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+    await wire.send(first + b"GET /healthz HTTP/1.1\r\n\r\n")
+
+    assert b" 400 " not in (await wire.rest())[:20]
 
 
 async def test_bytes_that_are_no_http_get_an_answer_of_the_same_shape(wire: Wire) -> None:

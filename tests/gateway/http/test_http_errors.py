@@ -180,7 +180,7 @@ async def test_choices_are_admitted_all_or_none(world: World, clients: Clients) 
     refused = await http.post(PATH, json=CHAT | {"n": 3})
     admitted = await http.post(PATH, json=CHAT | {"n": 2})
 
-    assert (refused.status_code, admitted.status_code) == (429, 200)
+    assert (refused.status_code, admitted.status_code) == (400, 200)
     assert len(world.engine.calls) == 2
     assert len(await world.usage_rows()) == 2
 
@@ -256,3 +256,70 @@ async def test_a_body_of_countless_parts_costs_others_no_time(http: httpx2.Async
 
     assert response.status_code == 400
     assert time.process_time() - started_s < 0.5
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/chat/completions", "/v1/chat/completions"),
+        ("/v1/chat/completions/", "/v1/chat/completions"),
+        ("/openai/v1/responses", "/v1/responses"),
+        ("/completions", "/v1/completions"),
+        ("/models", "/v1/models"),
+        ("/models/bytes", "/v1/models"),
+    ],
+)
+async def test_a_base_url_that_is_wrong_is_told_the_right_path(http: httpx2.AsyncClient, path: str, meant: str) -> None:
+    response = await http.post(path, json=CHAT)
+
+    error = error_of(response)
+    assert (response.status_code, error["code"], error["metadata"]) == (404, "unknown_url", {"path": meant})
+    assert f"there is {meant}" in str(error["message"])
+    assert "base URL ends in /v1" in str(error["message"])
+
+
+async def test_a_path_that_resembles_none_is_just_not_there(http: httpx2.AsyncClient) -> None:
+    error = error_of(await http.post("/v1/embeddings", json=CHAT))
+
+    assert (error["code"], error["metadata"]) == ("unknown_url", {})
+
+
+async def test_a_missing_key_is_asked_for_in_the_words_of_http(http: httpx2.AsyncClient) -> None:
+    error = error_of(await http.post(PATH, json=CHAT, headers={"authorization": "Bearer nobody's"}))
+
+    assert "header `Authorization: Bearer" in str(error["message"])
+    assert "metadata" not in str(error["message"])
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "text/plain"},
+        {"content-type": "application/json; charset=latin-1"},
+        {"content-type": 'application/json;charset="utf-16"'},
+        {"content-type": "application/json", "content-encoding": "gzip"},
+        {"content-encoding": "br"},
+    ],
+)
+async def test_a_body_in_another_form_is_refused(
+    http: httpx2.AsyncClient, world: World, headers: dict[str, str]
+) -> None:
+    response = await http.post(PATH, content=json.dumps(CHAT).encode(), headers=headers)
+
+    assert (response.status_code, error_of(response)["reason"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
+    assert world.engine.calls == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "application/json; charset=UTF-8"},
+        {"content-type": 'Application/JSON; charset="utf-8"; profile=x'},
+        {"content-encoding": "identity"},
+    ],
+)
+async def test_a_body_that_is_said_to_be_what_it_is_is_read(http: httpx2.AsyncClient, headers: dict[str, str]) -> None:
+    response = await http.post(PATH, content=json.dumps(CHAT).encode(), headers=headers)
+
+    assert response.status_code == 200

@@ -43,6 +43,16 @@ async def test_one_trace_joins_the_caller_the_door_and_the_engine(
     assert engine_parent.split("-")[1:3] == [f"{client.context.trace_id:032x}", f"{client.context.span_id:016x}"]
 
 
+async def test_a_model_is_no_part_of_a_spans_name(
+    world: World, http: httpx2.AsyncClient, spans: InMemorySpanExporter
+) -> None:
+    await http.get(f"/v1/models/{MODEL}")
+    await eventually(lambda: len(server_spans(spans)) == 1)
+
+    (server,) = server_spans(spans)
+    assert (server.name, server.attributes[semconv.HTTP_ROUTE]) == ("GET /v1/models/{model}", "/v1/models/{model}")
+
+
 async def test_a_caller_that_decided_against_a_trace_has_none_and_its_context_goes_on(
     world: World, http: httpx2.AsyncClient, spans: InMemorySpanExporter
 ) -> None:

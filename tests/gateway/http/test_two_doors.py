@@ -77,6 +77,7 @@ async def test_an_idempotency_key_is_a_request_id_at_both_doors(
     over_grpc = await tenant.generate(model=MODEL, chat=CHAT, request_id=key)
 
     assert over_grpc.replayed
+    assert over_http.json()["service_tier"] == again.json()["service_tier"] == "default"
     assert over_http.json()["id"] == again.json()["id"] == f"chatcmpl-{over_grpc.generation_id}"
     assert (other.status_code, other.json()["error"]["reason"]) == (409, "REQUEST_ID_REUSED")
     assert other.headers["x-should-retry"] == "false"

@@ -158,6 +158,63 @@ class GenerateRequest(_message.Message):
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 
 @_typing.final
+class GenerateManyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallRequest]: ...
+    def __init__(
+        self,
+        *,
+        calls: _abc.Iterable[Global___CallRequest] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerateManyRequest: _TypeAlias = GenerateManyRequest  # noqa: Y015
+
+@_typing.final
+class CallRequest(_message.Message):
+    """What one of the calls of a stream says next."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    TRACESTATE_FIELD_NUMBER: _builtins.int
+    ABANDONED_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.int
+    """Chosen by the gateway, a new one for each request of the stream."""
+    traceparent: _builtins.str
+    """The W3C trace context of the call, with `start`. Empty: none."""
+    tracestate: _builtins.str
+    abandoned: _builtins.bool
+    """Nobody waits for it any more, as if a stream of its own had been cut; nothing is said of it from then on."""
+    @_builtins.property
+    def request(self) -> Global___GenerateRequest: ...
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.int = ...,
+        request: Global___GenerateRequest | None = ...,
+        traceparent: _builtins.str = ...,
+        tracestate: _builtins.str = ...,
+        abandoned: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned", b"abandoned", "call_id", b"call_id", "request", b"request", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallRequest: _TypeAlias = CallRequest  # noqa: Y015
+
+@_typing.final
 class StartGeneration(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -496,6 +553,108 @@ class GenerateResponse(_message.Message):
 Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
+class GenerateManyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallResponse]: ...
+    def __init__(
+        self,
+        *,
+        calls: _abc.Iterable[Global___CallResponse] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerateManyResponse: _TypeAlias = GenerateManyResponse  # noqa: Y015
+
+@_typing.final
+class CallResponse(_message.Message):
+    """What is new of one of the calls of a stream. It ends with `finished` or with a refusal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    RESPONSES_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.int
+    @_builtins.property
+    def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___GenerateResponse]: ...
+    @_builtins.property
+    def refusal(self) -> Global___CallRefusal: ...
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.int = ...,
+        responses: _abc.Iterable[Global___GenerateResponse] | None = ...,
+        refusal: Global___CallRefusal | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "refusal", b"refusal", "responses", b"responses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallResponse: _TypeAlias = CallResponse  # noqa: Y015
+
+@_typing.final
+class CallRefusal(_message.Message):
+    """The status that ends one call, as it would a stream of its own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CODE_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    """google.rpc.Code."""
+    message: _builtins.str
+    reason: _builtins.str
+    """Those of google.rpc.ErrorInfo."""
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        message: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "metadata", b"metadata", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallRefusal: _TypeAlias = CallRefusal  # noqa: Y015
+
+@_typing.final
 class Accepted(_message.Message):
     """The request is in the queue."""
 
@@ -815,6 +974,7 @@ class GetModelInfoResponse(_message.Message):
     BLOCK_SIZE_FIELD_NUMBER: _builtins.int
     MODEL_HASH_FIELD_NUMBER: _builtins.int
     MAX_REQUEST_TOKENS_FIELD_NUMBER: _builtins.int
+    GENERATES_MANY_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     name: _builtins.str
     architecture: _builtins.str
@@ -838,6 +998,8 @@ class GetModelInfoResponse(_message.Message):
     """SHA-256 over weights, tokenizer and settings that change the output."""
     max_request_tokens: _builtins.int
     """The most tokens that one request may hold."""
+    generates_many: _builtins.bool
+    """Whether the engine has `GenerateMany`."""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The first one is the model's own."""
@@ -864,10 +1026,11 @@ class GetModelInfoResponse(_message.Message):
         block_size: _builtins.int = ...,
         model_hash: _builtins.str = ...,
         max_request_tokens: _builtins.int = ...,
+        generates_many: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_bos_token_id", b"_bos_token_id", "_pad_token_id", b"_pad_token_id", "_unk_token_id", b"_unk_token_id", "bos_token_id", b"bos_token_id", "pad_token_id", b"pad_token_id", "unk_token_id", b"unk_token_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bos_token_id", b"_bos_token_id", "_pad_token_id", b"_pad_token_id", "_unk_token_id", b"_unk_token_id", "add_bos_token", b"add_bos_token", "architecture", b"architecture", "block_size", b"block_size", "bos_token_id", b"bos_token_id", "chat_template", b"chat_template", "context_tokens", b"context_tokens", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "max_request_tokens", b"max_request_tokens", "model_hash", b"model_hash", "name", b"name", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "pad_token_id", b"pad_token_id", "parameter_count", b"parameter_count", "protocol_version", b"protocol_version", "tokenizer_json", b"tokenizer_json", "unk_token_id", b"unk_token_id", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bos_token_id", b"_bos_token_id", "_pad_token_id", b"_pad_token_id", "_unk_token_id", b"_unk_token_id", "add_bos_token", b"add_bos_token", "architecture", b"architecture", "block_size", b"block_size", "bos_token_id", b"bos_token_id", "chat_template", b"chat_template", "context_tokens", b"context_tokens", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "generates_many", b"generates_many", "max_request_tokens", b"max_request_tokens", "model_hash", b"model_hash", "name", b"name", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "pad_token_id", b"pad_token_id", "parameter_count", b"parameter_count", "protocol_version", b"protocol_version", "tokenizer_json", b"tokenizer_json", "unk_token_id", b"unk_token_id", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__bos_token_id: _TypeAlias = _typing.Literal["bos_token_id"]  # noqa: Y015
     _WhichOneofArgType__bos_token_id: _TypeAlias = _typing.Literal["_bos_token_id", b"_bos_token_id"]  # noqa: Y015

@@ -39,6 +39,11 @@ class EngineServiceStub:
                 request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.GenerateMany = channel.stream_stream(
+                '/evenflow.engine.v1.EngineService/GenerateMany',
+                request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GenerateManyRequest.SerializeToString,
+                response_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GenerateManyResponse.FromString,
+                _registered_method=True)
         self.GetModelInfo = channel.unary_unary(
                 '/evenflow.engine.v1.EngineService/GetModelInfo',
                 request_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GetModelInfoRequest.SerializeToString,
@@ -97,6 +102,14 @@ class EngineServiceServicer:
     def Generate(self, request_iterator, context):
         """One request. The first message from the gateway is `start`; the engine answers with events and token chunks and
         ends with exactly one `finished`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GenerateMany(self, request_iterator, context):
+        """Any number of requests over one stream, each as over a stream of its own; what there is to say of all of them at one
+        moment is one message. Where the stream ends, they end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -182,6 +195,11 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     request_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GenerateRequest.FromString,
                     response_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GenerateResponse.SerializeToString,
             ),
+            'GenerateMany': grpc.stream_stream_rpc_method_handler(
+                    servicer.GenerateMany,
+                    request_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GenerateManyRequest.FromString,
+                    response_serializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GenerateManyResponse.SerializeToString,
+            ),
             'GetModelInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModelInfo,
                     request_deserializer=evenflow_dot_engine_dot_v1_dot_engine__pb2.GetModelInfoRequest.FromString,
@@ -260,6 +278,33 @@ class EngineService:
             '/evenflow.engine.v1.EngineService/Generate',
             evenflow_dot_engine_dot_v1_dot_engine__pb2.GenerateRequest.SerializeToString,
             evenflow_dot_engine_dot_v1_dot_engine__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GenerateMany(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/evenflow.engine.v1.EngineService/GenerateMany',
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.GenerateManyRequest.SerializeToString,
+            evenflow_dot_engine_dot_v1_dot_engine__pb2.GenerateManyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,10 @@ class EngineServiceStub:
     """One request. The first message from the gateway is `start`; the engine answers with events and token chunks and
     ends with exactly one `finished`.
     """
+    GenerateMany: _grpc.StreamStreamMultiCallable[_engine_pb2.GenerateManyRequest, _engine_pb2.GenerateManyResponse]
+    """Any number of requests over one stream, each as over a stream of its own; what there is to say of all of them at one
+    moment is one message. Where the stream ends, they end.
+    """
     GetModelInfo: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetModelInfoRequest, _engine_pb2.GetModelInfoResponse]
     GetStats: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetStatsRequest, _engine_pb2.GetStatsResponse]
     ListRequests: _grpc.UnaryUnaryMultiCallable[_engine_pb2.ListRequestsRequest, _engine_pb2.ListRequestsResponse]
@@ -66,6 +70,10 @@ class EngineServiceAsyncStub(EngineServiceStub):
     Generate: _aio.StreamStreamMultiCallable[_engine_pb2.GenerateRequest, _engine_pb2.GenerateResponse]  # type: ignore[assignment]
     """One request. The first message from the gateway is `start`; the engine answers with events and token chunks and
     ends with exactly one `finished`.
+    """
+    GenerateMany: _aio.StreamStreamMultiCallable[_engine_pb2.GenerateManyRequest, _engine_pb2.GenerateManyResponse]  # type: ignore[assignment]
+    """Any number of requests over one stream, each as over a stream of its own; what there is to say of all of them at one
+    moment is one message. Where the stream ends, they end.
     """
     GetModelInfo: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetModelInfoRequest, _engine_pb2.GetModelInfoResponse]  # type: ignore[assignment]
     GetStats: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetStatsRequest, _engine_pb2.GetStatsResponse]  # type: ignore[assignment]
@@ -101,6 +109,16 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_engine_pb2.GenerateResponse], _abc.AsyncIterator[_engine_pb2.GenerateResponse]]:
         """One request. The first message from the gateway is `start`; the engine answers with events and token chunks and
         ends with exactly one `finished`.
+        """
+
+    @_abc_1.abstractmethod
+    def GenerateMany(
+        self,
+        request_iterator: _MaybeAsyncIterator[_engine_pb2.GenerateManyRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_engine_pb2.GenerateManyResponse], _abc.AsyncIterator[_engine_pb2.GenerateManyResponse]]:
+        """Any number of requests over one stream, each as over a stream of its own; what there is to say of all of them at one
+        moment is one message. Where the stream ends, they end.
         """
 
     @_abc_1.abstractmethod

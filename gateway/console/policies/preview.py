@@ -13,7 +13,7 @@ from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.servicer import AdminServicer
 from gateway.admin.what_if.engine import TIME_LIMIT_S
 from gateway.admin.what_if.progress import Progress, Stage, followed_by
-from gateway.console.preview_view import PreviewView, counts_text, view_of
+from gateway.console.policies.preview_view import PreviewView, counts_text, view_of
 from gateway.console.progressive import Emit, ProgressivePage
 from gateway.console.refusals import Trouble
 from gateway.console.visit import Visit

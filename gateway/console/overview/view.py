@@ -8,10 +8,11 @@ from collections import abc
 from dataclasses import dataclass
 from datetime import datetime
 
-from gateway.console.readings import Served, bound_of, has_work
-from gateway.console.sampler import Reading
+from gateway.console.overview.readings import bound_of, has_work
+from gateway.console.overview.sampler import Reading
 from gateway.console.words import team_path
 from gateway.fair_shares import Path, shares_of_sharing
+from gateway.served import Served
 from gateway.status import EngineReport, EngineStats, SystemReport, TenantStats
 from gateway.words import short_name
 
@@ -145,24 +146,28 @@ def _tenant_lines(
         _tenant_line(
             name_of(path),
             merged[path],
-            reading.now.get(path, Served()).tokens / reading.now_s if reading.now_s else 0.0,
-            share=lately.get(path, Served()).work / total if total else None,
-            fair=fair.get(path) if total else None,
-            lead=max(part.lead for part in merged[path]) if sees_all else None,
+            _Standing(
+                tokens_per_s=reading.now.get(path, Served()).tokens / reading.now_s if reading.now_s else 0.0,
+                share=lately.get(path, Served()).work / total if total else None,
+                fair=fair.get(path) if total else None,
+                lead=max(part.lead for part in merged[path]) if sees_all else None,
+            ),
         )
         for path in order
     ]
 
 
-def _tenant_line(
-    team: str,
-    parts: abc.Sequence[TenantStats],
-    tokens_per_s: float,
-    *,
-    share: float | None,
-    fair: float | None,
-    lead: float | None,
-) -> TenantLine:
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Of one team among the others: figures of TenantLine, by the same names."""
+
+    tokens_per_s: float
+    share: float | None
+    fair: float | None
+    lead: float | None
+
+
+def _tenant_line(team: str, parts: abc.Sequence[TenantStats], standing: _Standing) -> TenantLine:
     return TenantLine(
         team=short_name(team),
         is_known=team_path(team) is not None,
@@ -172,10 +177,10 @@ def _tenant_line(
         num_paused=sum(part.num_paused for part in parts),
         num_swapped=sum(part.num_swapped + part.num_swapping for part in parts),
         num_device_blocks=sum(part.num_device_blocks for part in parts),
-        tokens_per_s=tokens_per_s,
-        share=share,
-        fair=fair,
-        lead=lead,
+        tokens_per_s=standing.tokens_per_s,
+        share=standing.share,
+        fair=standing.fair,
+        lead=standing.lead,
         prompt_tokens=sum(part.num_prefill_tokens for part in parts),
         output_tokens=sum(part.num_output_tokens for part in parts),
         recomputed_tokens=sum(part.num_recomputed_tokens for part in parts),

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from gateway.console.signing import DerivedKeys
+from gateway.console.sign_in.signing import DerivedKeys
 from gateway.errors_auth import PermissionDeniedError
 from gateway.pepper import PepperSource
 

@@ -12,17 +12,10 @@ from datetime import UTC, datetime
 
 import structlog
 
-from gateway.console.readings import (
-    Counters,
-    Served,
-    counters_of,
-    denied_throughout,
-    fairness_of,
-    gap_of,
-    served_between,
-)
-from gateway.console.served_history import ServedByTenant
+from gateway.console.overview.readings import Counters, counters_of, denied_throughout, fairness_of, gap_of
+from gateway.console.overview.served_history import ServedByTenant
 from gateway.fair_shares import Path, Weights
+from gateway.served import Served, served_between
 from gateway.status import SystemReport
 from gateway.store.snapshot import TenancySnapshot
 
@@ -167,7 +160,7 @@ def _read(
 def _since(earlier: abc.Sequence[Counters], counters: Counters, window_s: float) -> tuple[dict[Path, Served], float]:
     """What was served since `_begin`, and how long that is."""
     begin = _begin(earlier, counters, window_s)
-    return served_between(begin, counters), counters.taken_s - begin.taken_s
+    return served_between(begin.by_engine, counters.by_engine), counters.taken_s - begin.taken_s
 
 
 def _begin(earlier: abc.Sequence[Counters], counters: Counters, window_s: float) -> Counters:

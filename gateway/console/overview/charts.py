@@ -4,12 +4,12 @@ from collections import abc
 from dataclasses import replace
 from heapq import nlargest
 
-from gateway.console.chart_scale import SHARES, amounts_of
 from gateway.console.charts import Chart, Frame, Series, line_chart, stacked_chart
-from gateway.console.overview import NameOf, Sees
-from gateway.console.readings import Served
-from gateway.console.sampler import Moment
+from gateway.console.charts.scale import SHARES, amounts_of
+from gateway.console.overview.sampler import Moment
+from gateway.console.overview.view import NameOf, Sees
 from gateway.fair_shares import Path
+from gateway.served import Served
 from gateway.words import short_name
 
 MAX_SHOWN_TENANTS = 7

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.console.form_values import Fields, FormReader
-from gateway.console.policy_parts import budget_label, limit_label
+from gateway.console.policies.parts import budget_label, limit_label
 
 PLACES = {
     "limit": "raised",

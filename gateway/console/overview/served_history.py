@@ -7,8 +7,8 @@ from array import array
 from bisect import bisect_left
 from collections import abc
 
-from gateway.console.readings import Served
 from gateway.fair_shares import Path
+from gateway.served import Served
 
 
 class ServedByTenant(abc.Mapping[Path, Served]):

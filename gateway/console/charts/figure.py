@@ -7,9 +7,9 @@ from xml.etree import ElementTree as ET
 
 from markupsafe import Markup
 
-from gateway.console import chart_marks as marks
-from gateway.console.chart_marks import WIDTH, add, px
-from gateway.console.chart_scale import Unit, moment_text, value_ticks
+from gateway.console.charts import marks
+from gateway.console.charts.marks import WIDTH, add, px
+from gateway.console.charts.scale import Unit, moment_text, value_ticks
 from gateway.console.words import NOTHING
 
 

@@ -13,12 +13,12 @@ from starlette.responses import RedirectResponse, Response
 
 from gateway.api_key import parse
 from gateway.auth import Action, authorize_anywhere
-from gateway.console.forgery import FIELD, FormTokens
 from gateway.console.forms import read_form
-from gateway.console.login_limits import LoginLimits, TooManyLoginsError
 from gateway.console.parts import Parts
 from gateway.console.routes import ROOT
-from gateway.console.sessions import Session, Sessions, cookie_name
+from gateway.console.sign_in.forgery import FIELD, FormTokens
+from gateway.console.sign_in.login_limits import TooManyLoginsError
+from gateway.console.sign_in.sessions import Session, Sessions, cookie_name
 from gateway.console.surroundings import VISITOR_COOKIE, Surroundings
 from gateway.console.visit import Visit, peer_of
 from gateway.errors import GatewayError, http_status
@@ -46,7 +46,6 @@ class Login:
         self._sessions = sessions
         self._tokens = tokens
         self._surroundings = surroundings
-        self._limits = LoginLimits()
 
     async def show(self, request: Request) -> Response:
         """Where to sign in."""
@@ -65,21 +64,17 @@ class Login:
         return response
 
     async def sign_out(self, visit: Visit) -> Response:
-        """The browser forgets the session."""
+        """The session has ended on every gateway, whoever has a copy of its cookie; the browser forgets it."""
+        await self._parts.session_ends.end(visit.session)
         response = RedirectResponse(f"{ROOT}/login", 303)
         self._sessions.end(response, visit.request)
         return response
 
     async def _proved(self, text: str, peer: str) -> Session:
-        key = parse(text)
-        await self._limits.require(peer, key)
-        try:
-            if len(text) > MAX_CREDENTIAL_CHARS:
-                raise CredentialInvalidError
-            remembered = await self._parts.authenticator.remember(text, peer)
-        except CredentialInvalidError:
-            await self._limits.note_failure(key)
-            raise
+        await self._parts.login_limits.require(peer, parse(text))
+        if len(text) > MAX_CREDENTIAL_CHARS:
+            raise CredentialInvalidError
+        remembered = await self._parts.authenticator.remember(text, peer)
         verdict = await self._parts.authenticator.resume(remembered, peer)
         authorize_anywhere(verdict.principal, Action.READ)
         log.info("console sign-in", key=verdict.principal.public_id or verdict.principal.name)

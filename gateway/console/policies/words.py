@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from evenflow.admin.v1 import admin_pb2 as pb
-from gateway.console.grant_form import raised_text
+from gateway.console.policies.grant_form import raised_text
 
 Options = abc.Sequence[tuple[str, str]]
 

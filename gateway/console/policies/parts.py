@@ -7,7 +7,7 @@ model. Pure.
 from datetime import timedelta
 
 from evenflow.admin.v1 import admin_pb2 as pb
-from gateway.console.policy_form import DEFAULT_PERIOD, number_text
+from gateway.console.policies.form import DEFAULT_PERIOD, number_text
 from gateway.console.versions import Part, PartKey, all_keys, text_of
 from gateway.durations import duration_text
 from gateway.quota_terms import default_burst

@@ -9,7 +9,7 @@ from collections import abc
 from itertools import pairwise
 from xml.etree import ElementTree as ET
 
-from gateway.console.chart_scale import Unit, moment_text, time_text, time_ticks
+from gateway.console.charts.scale import Unit, moment_text, time_text, time_ticks
 
 NUM_COLORS = 8
 TOP_PX = 22  # above the plot: the label of the highest grid line

@@ -1,7 +1,8 @@
-"""Who is signed in: a cookie that says which key or token was proved, signed, and nothing else anywhere.
+"""Who is signed in: a signed cookie that says which key or token was proved.
 
-There is no table of sessions. Each request looks up anew what the key or the token's subject may do, so that a session
-ends with its key. The cookie holds no secret; script cannot read it, and other sites cannot make a browser send it.
+There is no table of sessions, only of those that were ended before they expired (`session_ends`). Each request looks up
+anew what the key or the token's subject may do, so that a session ends with its key. The cookie holds no secret; script
+cannot read it, and other sites cannot make a browser send it.
 """
 
 import secrets
@@ -15,7 +16,7 @@ from starlette.responses import Response
 
 from gateway.auth.claims import TokenIdentity
 from gateway.auth.remembered import Remembered, RememberedKey, RememberedToken
-from gateway.console.signing import Claims, Signer
+from gateway.console.sign_in.signing import Claims, Signer
 from gateway.pepper import PepperSource
 from gateway.store.enums import KeyScope, Role
 

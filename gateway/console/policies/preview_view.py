@@ -10,8 +10,8 @@ from enum import StrEnum
 from google.protobuf.duration_pb2 import Duration
 
 from evenflow.admin.v1 import admin_pb2 as pb
-from gateway.console.chart_scale import SECONDS, amounts_of, seconds_text
 from gateway.console.charts import Bar, Chart, Frame, bar_chart
+from gateway.console.charts.scale import SECONDS, amounts_of, seconds_text
 from gateway.console.words import NOTHING, dimension_text
 from gateway.durations import differ_notably
 from gateway.words import counted, short_name

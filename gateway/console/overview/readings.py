@@ -1,37 +1,11 @@
-"""What moves, as figures: tokens per second, shares of the work, the gap between tenants. Pure arithmetic on reports.
-
-An engine counts from its start; what a tenant was served in a time is what its counters rose by, and all that they show
-where they began anew. Work is in cost units: a prompt token is one, an output token two.
-"""
+"""What moves, as figures: who is denied something, the gap between tenants, how even it is. Pure, on reports."""
 
 from collections import abc
 from dataclasses import dataclass
 
 from gateway.fair_shares import Path, Weights, fair_shares
+from gateway.served import Served, Totals
 from gateway.status import SystemReport, TenantStats
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What one tenant was served, in a while or in a second, by all engines together."""
-
-    prompt_tokens: float = 0.0
-    output_tokens: float = 0.0
-    work: float = 0.0
-
-    @property
-    def tokens(self) -> float:
-        """Of both kinds."""
-        return self.prompt_tokens + self.output_tokens
-
-    def per_second(self, length_s: float) -> "Served":
-        """The mean over `length_s`, which is not 0."""
-        return Served(self.prompt_tokens / length_s, self.output_tokens / length_s, self.work / length_s)
-
-    def __add__(self, other: "Served") -> "Served":
-        return Served(
-            self.prompt_tokens + other.prompt_tokens, self.output_tokens + other.output_tokens, self.work + other.work
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +14,7 @@ class Counters:
     denied something then."""
 
     taken_s: float
-    by_engine: abc.Mapping[str, abc.Mapping[Path, Served]]
+    by_engine: Totals
     denied: tuple[Path, ...] = ()
 
 
@@ -55,21 +29,6 @@ def counters_of(report: SystemReport, taken_s: float) -> Counters:
         },
         tuple(dict.fromkeys(tenant.path for tenant in _tenants(report) if is_denied(tenant))),
     )
-
-
-def served_between(before: Counters, after: Counters) -> dict[Path, Served]:
-    """By tenant, of those that were served anything. An engine that did not answer before adds nothing: it may have
-    served that long ago."""
-    found: dict[Path, Served] = {}
-    for address, tenants in after.by_engine.items():
-        earlier = before.by_engine.get(address)
-        if earlier is None:
-            continue
-        for path, now in tenants.items():
-            risen = _risen(earlier.get(path, Served()), now)
-            if risen != Served():
-                found[path] = found.get(path, Served()) + risen
-    return found
 
 
 def jain_index(ratios: abc.Sequence[float]) -> float | None:
@@ -123,14 +82,3 @@ def _tenants(report: SystemReport) -> abc.Iterator[TenantStats]:
 
 def _counted(tenant: TenantStats) -> Served:
     return Served(tenant.num_prefill_tokens, tenant.num_output_tokens, tenant.served_work)
-
-
-def _risen(before: Served, now: Served) -> Served:
-    """What was added; a counter that fell has begun anew."""
-    if now.prompt_tokens < before.prompt_tokens or now.output_tokens < before.output_tokens:
-        return now
-    return Served(
-        now.prompt_tokens - before.prompt_tokens,
-        now.output_tokens - before.output_tokens,
-        max(0.0, now.work - before.work),
-    )

@@ -1,17 +1,4 @@
-"""The console's charts: lines and stacks over time, and bars, drawn as SVG on the server.
-
-Each is one HTML figure: a title, the picture, a legend, and the figures as a table that opens. Nothing in it needs a
-script or a style of its own, so it works under the console's content security policy, on paper, and with a screen
-reader. Libraries whose scripts come in a Python wheel were tried first, in headless Chromium under `style-src 'self'`:
-Bokeh 3.9 puts style elements into its shadow roots, all of which are refused, and lays itself out again for ever
-(65,000 violations in minutes, nothing drawn; it also imports NumPy, which the gateway must not). Plotly 7.1 draws, but
-its layers fall apart, and legend and title are lost, unless two hashes of that very release are allowed; its script is
-4.8 MB (1.5 MB packed) and the wheel 64 MB installed, for three kinds of charts.
-
-    chart = line_chart(Frame("share", "Share of each team", SHARES), [Series("acme/search", points)])
-
-In a template `{{ chart }}` is the figure, `{{ chart.picture }}` the part to replace while a page is live.
-"""
+"""Lines and stacks over time, and bars: what each kind of chart draws inside its frame."""
 
 from collections import abc
 from dataclasses import dataclass
@@ -22,8 +9,8 @@ from xml.etree import ElementTree as ET
 
 from markupsafe import Markup
 
-from gateway.console import chart_marks as marks
-from gateway.console.chart_figure import (
+from gateway.console.charts import marks
+from gateway.console.charts.figure import (
     Canvas,
     Chart,
     Frame,
@@ -37,11 +24,9 @@ from gateway.console.chart_figure import (
     ticks_of,
     to_markup,
 )
-from gateway.console.chart_marks import add, px
-from gateway.console.chart_scale import share_text
+from gateway.console.charts.marks import add, px
+from gateway.console.charts.scale import share_text
 from gateway.console.words import NOTHING
-
-__all__ = ["Bar", "Chart", "Frame", "Series", "bar_chart", "line_chart", "share_bar", "stacked_chart"]
 
 MAX_NAME_CHARS = 44  # of a bar; a telephone shows so many
 BAR_PX, LINE_PX, GAP_PX = 14, 18, 14
@@ -131,7 +116,10 @@ def share_bar(share: float, fair: float, *, label: str) -> Markup:
 
 
 def _line_path(canvas: Canvas, points: abc.Sequence[tuple[float, float | None]]) -> str:
-    """A lone point between two gaps is a line of no length, which has round ends."""
+    """A lone point between two gaps is a line of no length, which has round ends; a lone moment is a dash."""
+    if len(canvas.moments) == 1:
+        known = ((at, value) for at, value in points if value is not None)
+        return "".join(f"M{canvas.point(at - LONE_S, value)}L{canvas.point(at + LONE_S, value)}" for at, value in known)
     parts, is_drawing = [], False
     for moment_s, value in sorted(points, key=itemgetter(0)):
         if value is not None:

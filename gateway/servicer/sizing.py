@@ -1,0 +1,115 @@
+"""How large a request is before anything is held for it, and what the engine is asked once its quota is.
+
+Pure. What a model cannot hold, or does not know, is refused here.
+"""
+
+import secrets
+from dataclasses import dataclass
+from uuid import UUID
+
+from gateway.admission_terms import Admitted, Demand
+from gateway.auth import Principal
+from gateway.engine_client import EngineRequest, ModelInfo, Sampling
+from gateway.errors import FieldViolation, InvalidFieldError
+from gateway.errors_requests import ContextLengthError, ExceedsKvPoolError
+from gateway.servicer.ask import GenerationAsk
+from gateway.servicer.deadline import Deadline
+from gateway.servicer.served_models import ServedModel
+
+DEFAULT_MAX_OUTPUT_TOKENS = 1024
+SEED_BITS = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to become a generation of that id. `reports_queue`: its messages tell of its place while it waits."""
+
+    principal: Principal
+    ask: GenerationAsk
+    deadline: Deadline
+    generation_id: UUID
+    reports_queue: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A wish with the model that is to fulfil it, its prompt in that one's tokens, and what it asks of the quota."""
+
+    wish: Wish
+    model: ServedModel
+    prompt_token_ids: tuple[int, ...]
+    demand: Demand
+
+    @classmethod
+    def of(cls, wish: Wish, model: ServedModel, prompt_token_ids: tuple[int, ...]) -> "Sized":
+        """Raises ContextLengthError or ExceedsKvPoolError where prompt and output can never be held."""
+        ask, num_input_tokens = wish.ask, len(prompt_token_ids)
+        demand = Demand(
+            generation_id=str(wish.generation_id),
+            model=model.info.name,
+            priority_class=ask.admission.priority_class,
+            num_input_tokens=num_input_tokens,
+            max_output_tokens=output_size(ask.stopping.max_output_tokens, num_input_tokens, model.info),
+            when_exhausted=ask.admission.when_exhausted,
+        )
+        return cls(wish, model, prompt_token_ids, demand)
+
+
+def output_size(wanted: int | None, num_input_tokens: int, info: ModelInfo) -> int:
+    """How many output tokens the request may have; `wanted` None: what is left, up to the default.
+
+    Raises ContextLengthError or ExceedsKvPoolError where prompt and output can never be held.
+    """
+    room = min(info.context_tokens, info.max_request_tokens) - num_input_tokens
+    size = max(1, min(room, DEFAULT_MAX_OUTPUT_TOKENS)) if wanted is None else wanted
+    total = num_input_tokens + size
+    field = "spec.prompt" if wanted is None or room < 1 else "spec.stopping.max_output_tokens"
+    text = f"{num_input_tokens} input tokens and {size} output tokens are more than"
+    sizes = {"input_tokens": str(num_input_tokens), "max_output_tokens": str(size)}
+    if total > info.context_tokens:
+        violation = FieldViolation(field, f"{text} the model's context of {info.context_tokens}")
+        raise ContextLengthError(violation, metadata={**sizes, "context_tokens": str(info.context_tokens)})
+    if total > info.max_request_tokens:
+        violation = FieldViolation(field, f"{text} the {info.max_request_tokens} that one request can ever hold")
+        raise ExceedsKvPoolError(violation, metadata={**sizes, "max_request_tokens": str(info.max_request_tokens)})
+    return size
+
+
+def check_stop_tokens(ask: GenerationAsk, info: ModelInfo) -> None:
+    """Raises InvalidFieldError for a stop token that the model does not have."""
+    if any(token_id >= info.vocabulary_size for token_id in ask.stopping.stop_token_ids):
+        text = f"must be token ids of the model, each less than {info.vocabulary_size}"
+        raise InvalidFieldError(FieldViolation("spec.stopping.stop_token_ids", text))
+
+
+def engine_request(sized: Sized, admitted: Admitted) -> EngineRequest:
+    """What the engine is asked; the seed is drawn here if the caller left it open."""
+    ask = sized.wish.ask
+    waits_ns = [wait for wait in (ask.admission.max_queue_wait_ns, admitted.max_queue_wait_ns) if wait is not None]
+    sampling, stopping = ask.sampling, ask.stopping
+    return EngineRequest(
+        generation_id=admitted.demand.generation_id,
+        path=admitted.path,
+        priority_class=admitted.priority_class,
+        cache_salt=admitted.cache_salt,
+        prompt_token_ids=sized.prompt_token_ids,
+        sampling=Sampling(
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            seed=secrets.randbits(SEED_BITS) if sampling.seed is None else sampling.seed,
+            stop_token_ids=stopping.stop_token_ids,
+            ignore_eos=stopping.ignore_eos,
+            num_logprobs=ask.output.num_logprobs,
+        ),
+        max_output_tokens=admitted.demand.max_output_tokens,
+        deadline_ns=sized.wish.deadline.engine_ns,
+        max_queue_wait_ns=min(waits_ns) if waits_ns else None,
+        policy_revision=admitted.policy_revision,
+        reports_queue=sized.wish.reports_queue,
+        granted_output_tokens=None if admitted.slices is None else admitted.slices.num_granted,
+    )
