@@ -32,7 +32,7 @@ from engine.loop_messages import (
     UpdateClasses,
     UpdateNodes,
 )
-from engine.server import convert, incoming, policy_messages, request_messages
+from engine.server import constraints, convert, incoming, policy_messages, request_messages
 from engine.server.figures import Figures, model_info_to_pb, stats_to_pb
 from engine.server.intake import Call, Intake
 from engine.server.queue_reports import QueueReports
@@ -254,8 +254,7 @@ class EngineServicer:
             raise InvalidFieldError("start", f"did not come within {START_TIMEOUT_S:g} s") from None
         if message is None or not message.HasField("start"):
             raise InvalidFieldError("start", "must be the first message")
-        engine = self._intake.engine
-        request = convert.request_from_pb(message.start, engine.limits, engine.loop.now())
+        request = await constraints.request_from_pb(message.start, self._intake.engine, self._intake.grammars)
         account = Account(message.start.ledger_id, message.start.usage_tag, message.start.sender_id)
         call = self._intake.enter(request, incoming.trace_metadata(context), account)
         if (outlet := call.told_queue(message.start.reports_queue)) is not None:

@@ -19,6 +19,14 @@ _FIELD_ERRORS = {
     "CONTEXT_LENGTH": ContextLengthError,
     "INVALID_FIELD": InvalidFieldError,
 }
+# The engine's names of what a request says, and the public ones, where they differ.
+_SPEC_FIELDS = {
+    "sampling.grammar": "output.format",
+    "sampling.biased_token_ids": "sampling.logit_bias",
+    "sampling.biases": "sampling.logit_bias",
+    "sampling.num_prompt_logprobs": "output.prompt_logprobs",
+    "sampling.num_logprobs": "output.logprobs",
+}
 # The engine's names of what an administrator sets, and the public ones.
 _POLICY_FIELDS = {
     "name": "scheduling_policy",
@@ -35,7 +43,8 @@ def typed(error: grpc.aio.AioRpcError, *, is_answered: bool) -> GatewayError:
     if field_error is not None:
         text = error.details() or info.reason
         field = info.metadata.get("field", "")
-        return field_error(FieldViolation(f"spec.{field}" if field else "spec", text), metadata=dict(info.metadata))
+        # The engine's text begins with its own name of the field.
+        return field_error(FieldViolation(_public(field), text.removeprefix(f"{field} ")), metadata=dict(info.metadata))
     if is_answered:
         return EngineLostError()
     if info.reason == "PROTOCOL_VERSION":
@@ -48,6 +57,14 @@ def typed(error: grpc.aio.AioRpcError, *, is_answered: bool) -> GatewayError:
     ):
         return InternalError(f"the engine failed: {error.code().name}: {error.details()}")
     return NoEngineError()
+
+
+def _public(field: str) -> str:
+    """What the public protocol calls a field of the engine's."""
+    for engines, ours in _SPEC_FIELDS.items():
+        if field == engines or field.startswith(f"{engines}."):
+            return f"spec.{ours}{field.removeprefix(engines)}"
+    return f"spec.{field}" if field else "spec"
 
 
 def typed_switch(error: grpc.aio.AioRpcError) -> GatewayError:

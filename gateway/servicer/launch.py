@@ -19,29 +19,31 @@ from evenflow.inference.v1 import generation_pb2 as pb
 from gateway.admission import Admission, Forecast
 from gateway.admission_terms import Admitted, Demand
 from gateway.auth import Principal, current_principal
-from gateway.engine_client import EngineRequest, ModelInfo, Sampling
-from gateway.errors import FieldViolation, GatewayError, InvalidFieldError, NoEngineError
-from gateway.errors_requests import ContextLengthError, ExceedsKvPoolError
+from gateway.engine_client import EngineRequest, Sampling
+from gateway.errors import GatewayError, NoEngineError
 from gateway.meters import Meters
 from gateway.semconv import ADMISSION_SPAN
 from gateway.servicer.admission_span import note_admitted, note_refused
 from gateway.servicer.ask import GenerationAsk
 from gateway.servicer.attachment import Served
 from gateway.servicer.deadline import Deadline
+from gateway.servicer.grammar import check_tokens, grammar_of
+from gateway.servicer.job import Job
 from gateway.servicer.journal import JournalSizes
 from gateway.servicer.limits_snapshot import tell_limits
 from gateway.servicer.live import LiveGenerations
 from gateway.servicer.measuring import measured_admission
+from gateway.servicer.output_size import output_size
 from gateway.servicer.prompt import Prompts
 from gateway.servicer.record import Recorder
-from gateway.servicer.relay import Generation, Job
+from gateway.servicer.relay import Generation
 from gateway.servicer.request_ids import Claim, RequestIds
 from gateway.servicer.served_models import ServedModel, ServedModels
 from gateway.servicer.validation import ask_from_pb
 from gateway.store.generations import StoredUsage
 from gateway.telemetry import current_rpc, inner_span, trace_headers
+from gateway.tokenizer import Tokenizer
 
-DEFAULT_MAX_OUTPUT_TOKENS = 1024
 SEED_BITS = 63
 
 Named = Served | Claim | None
@@ -132,7 +134,7 @@ class Launcher:
         wish.deadline.require_left()
         admitting = self._admit(wish.principal, demand, held)
         admitted = await measured_admission(self.meters, wish.principal, admitting)
-        request = engine_request(wish, admitted, prompt_token_ids)
+        request = engine_request(wish, admitted, prompt_token_ids, model.tokenizer)
         request = self.recorder.accountable(request, wish.principal, wish.ask, admitted)
         return Job(wish.principal, wish.ask, model, admitted, request, wish.deadline.give_up_at_s)
 
@@ -173,7 +175,7 @@ class Launcher:
         """The model, the prompt in its tokens, and what that asks for."""
         ask = wish.ask
         model = self.models.resolve(ask.model, wish.principal.model_grants, "spec.model")
-        check_stop_tokens(ask, model.info)
+        check_tokens(ask, model.info)
         prompt_token_ids = await prompts.encode(ask.prompt, model, "spec")
         demand = Demand(
             generation_id=str(wish.generation_id),
@@ -238,34 +240,9 @@ class Wish:
     reports_queue: bool
 
 
-def output_size(wanted: int | None, num_input_tokens: int, info: ModelInfo) -> int:
-    """How many output tokens the request may have; `wanted` None: what is left, up to the default.
-
-    Raises ContextLengthError or ExceedsKvPoolError where prompt and output can never be held.
-    """
-    room = min(info.context_tokens, info.max_request_tokens) - num_input_tokens
-    size = max(1, min(room, DEFAULT_MAX_OUTPUT_TOKENS)) if wanted is None else wanted
-    total = num_input_tokens + size
-    field = "spec.prompt" if wanted is None or room < 1 else "spec.stopping.max_output_tokens"
-    text = f"{num_input_tokens} input tokens and {size} output tokens are more than"
-    sizes = {"input_tokens": str(num_input_tokens), "max_output_tokens": str(size)}
-    if total > info.context_tokens:
-        violation = FieldViolation(field, f"{text} the model's context of {info.context_tokens}")
-        raise ContextLengthError(violation, metadata={**sizes, "context_tokens": str(info.context_tokens)})
-    if total > info.max_request_tokens:
-        violation = FieldViolation(field, f"{text} the {info.max_request_tokens} that one request can ever hold")
-        raise ExceedsKvPoolError(violation, metadata={**sizes, "max_request_tokens": str(info.max_request_tokens)})
-    return size
-
-
-def check_stop_tokens(ask: GenerationAsk, info: ModelInfo) -> None:
-    """Raises InvalidFieldError for a stop token that the model does not have."""
-    if any(token_id >= info.vocabulary_size for token_id in ask.stopping.stop_token_ids):
-        text = f"must be token ids of the model, each less than {info.vocabulary_size}"
-        raise InvalidFieldError(FieldViolation("spec.stopping.stop_token_ids", text))
-
-
-def engine_request(wish: Wish, admitted: Admitted, prompt_token_ids: tuple[int, ...]) -> EngineRequest:
+def engine_request(
+    wish: Wish, admitted: Admitted, prompt_token_ids: tuple[int, ...], tokenizer: Tokenizer
+) -> EngineRequest:
     """What the engine is asked; the seed is drawn here if the caller left it open."""
     ask = wish.ask
     waits_ns = [wait for wait in (ask.admission.max_queue_wait_ns, admitted.max_queue_wait_ns) if wait is not None]
@@ -288,6 +265,10 @@ def engine_request(wish: Wish, admitted: Admitted, prompt_token_ids: tuple[int, 
             stop_token_ids=stopping.stop_token_ids,
             ignore_eos=stopping.ignore_eos,
             num_logprobs=ask.output.num_logprobs,
+            num_prompt_logprobs=ask.output.num_prompt_logprobs,
+            logit_biases=sampling.logit_biases,
+            allowed_token_ids=sampling.allowed_token_ids,
+            grammar=grammar_of(ask, tokenizer),
         ),
         max_output_tokens=admitted.demand.max_output_tokens,
         deadline_ns=wish.deadline.engine_ns,
