@@ -256,6 +256,8 @@ class RecordedScheduler:
         """By row, how many tokens there were up to the one that ends the output, where there is one."""
         ended = {}
         for row, token_ids in output.accepted.items():
+            if row in output.ended:
+                ended[row] = len(token_ids)
             stops = self._stops.get(self._generations.get(row, ""), frozenset())
             if stops and not stops.isdisjoint(token_ids):
                 ended[row] = next(n for n, token_id in enumerate(token_ids, start=1) if token_id in stops)
@@ -289,7 +291,7 @@ def request_to_json(request: Request) -> Json:
     for name in ("deadline", "queue_deadline", "granted_output_tokens"):
         if getattr(request, name) is not None:
             line[name] = getattr(request, name)
-    if request.stop_token_ids:
+    if request.stop_token_ids or request.sampling.constraint is not None:
         line["stops"] = True
     if request.policy_revision:
         line["policy_revision"] = request.policy_revision

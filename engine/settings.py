@@ -51,7 +51,14 @@ class EngineSettings(BaseSettings):
         description="A GGUF file or a Hugging Face folder. Unset: the model that is installed as a package.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(default="auto", description="Data type of the computation.")
+    quantization: Literal["none", "int8"] = Field(
+        default="none", description="8-bit weights, and products in 8 bits: faster, and not quite the same. On a CPU."
+    )
+    batch_invariant: bool = Field(
+        default=False, description="Tokens do not depend on what is computed beside a request, bit for bit. On a CPU."
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="Where the model is computed.")
+    cuda_graphs: bool = Field(default=True, description="Record decode steps at the start, and replay them. On CUDA.")
     num_threads: int | None = Field(
         default=None,
         ge=1,

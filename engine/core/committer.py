@@ -7,7 +7,7 @@ from collections import abc, defaultdict
 from dataclasses import dataclass
 
 from engine.core.costs import num_chunk_keys
-from engine.core.events import TokensEmitted
+from engine.core.events import PromptScored, TokensEmitted
 from engine.core.flow import Flow
 from engine.core.lifecycle import Lifecycle
 from engine.core.plan import StepOutput
@@ -51,6 +51,8 @@ class Committer:
         tallies: defaultdict[Flow, Tally] = defaultdict(Tally)
         ends: list[End] = []
         for seq, does_sample in self._emit(zip(step.granted, samples, strict=True), output, num_outputs):
+            if output.prompt_logprobs:
+                self._tell_scores(seq, output)
             _advance(seq, tallies, now)
             end = self._take_output(seq, does_sample, output, now)
             if end is not None:
@@ -101,6 +103,8 @@ class Committer:
         token_ids, reason = output.accepted[row], None
         if len(token_ids) > 1 or seq.num_tokens + 1 >= seq.max_num_tokens or seq.request.stop_token_ids:
             token_ids, reason = _accept(seq, token_ids)
+        if row in output.ended and len(token_ids) == len(output.accepted[row]):
+            reason = FinishReason.STOP
         seq.output_token_ids += token_ids
         seq.num_tokens += len(token_ids)
         if seq.timeline.first_token_at is None:
@@ -110,6 +114,16 @@ class Committer:
             logprobs = output.logprobs.get(row, ())[: len(token_ids)]
             self._lifecycle.events.append(TokensEmitted(seq.key, token_ids, logprobs))
         return None if reason is None else End(seq, reason)
+
+    def _tell_scores(self, seq: Sequence, output: StepOutput) -> None:
+        """What is known of the prompt's tokens is told, but for what was before a preemption."""
+        assert seq.row is not None, "a sequence was granted tokens without a row"
+        start = seq.num_computed_tokens
+        # [start, num_scored) was told before · the chunk's first entry is of token start + 1
+        fresh = output.prompt_logprobs.get(seq.row, ())[max(0, seq.num_scored_tokens - start) :]
+        if fresh:
+            seq.num_scored_tokens = max(seq.num_scored_tokens, start) + len(fresh)
+            self._lifecycle.events.append(PromptScored(seq.key, fresh))
 
     def _charge(self, num_outputs: abc.Mapping[Flow, int], tallies: abc.Mapping[Flow, Tally], step: Step) -> None:
         yielding = step.terms.yielding

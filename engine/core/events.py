@@ -98,6 +98,13 @@ class TokensEmitted(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
+class PromptScored(NamedTuple):
+    """Log-probabilities of the prompt's next tokens, in order, from its second token on; each is told once."""
+
+    key: SequenceKey
+    logprobs: tuple[TokenLogprobs, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Preempted:
     """The sequence gets no more tokens until it is `Resumed`.
@@ -132,4 +139,4 @@ class Finished:
     moves: tuple[Move, ...] = field(default=(), compare=False)
 
 
-Event = Admitted | TokensEmitted | Preempted | Resumed | Finished
+Event = Admitted | PromptScored | TokensEmitted | Preempted | Resumed | Finished

@@ -82,7 +82,10 @@ class StepOutput:
     """Results by row. Every row that samples is in exactly one of `accepted` and `errors`.
 
     `accepted` holds the tokens sampled (more than one with speculation); `errors` ends a sequence and says why, in
-    words a client may read. `completed_copies` are copies of this or earlier plans, each told once, in any order.
+    words a client may read; `ended` are rows whose output is complete with what was accepted. `prompt_logprobs` has,
+    for the rows that want them, one entry for each prompt token that the chunk predicts: the first one is that of the
+    token behind the chunk's first. `completed_copies` are copies of this or earlier plans, each told once, in any
+    order.
     """
 
     step_id: int
@@ -90,3 +93,5 @@ class StepOutput:
     logprobs: abc.Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
     errors: abc.Mapping[int, str] = field(default_factory=dict)
     completed_copies: tuple[CopyId, ...] = ()
+    ended: frozenset[int] = frozenset()
+    prompt_logprobs: abc.Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)

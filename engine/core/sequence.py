@@ -97,6 +97,7 @@ class Sequence:
     num_plain_tokens      while fewer are known, one token more neither ends nor holds the sequence; 0 if any may
     num_computed_tokens   of these, whose keys and values are in the cache
     num_scheduled_tokens  tokens of the plan being made or open
+    num_scored_tokens     prompt tokens whose log-probabilities were told, the first one, which has none, not counted
     num_regained_tokens   tokens below this mark were computed before a preemption: computing them again is lost work
     wants                 it is unfinished and not held
     has_spoken            a token was told of since it last came to run
@@ -119,6 +120,7 @@ class Sequence:
     output_token_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_scheduled_tokens: int = 0
+    num_scored_tokens: int = 0
     num_regained_tokens: int = 0
     num_recomputed_tokens: int = 0
     num_preemptions: int = 0
@@ -152,7 +154,8 @@ class Sequence:
 
     def watch(self) -> None:
         """`num_plain_tokens` is true. Called whenever what may hold the sequence has changed."""
-        if self.reader_blocked or self.request.stop_token_ids:
+        can_end_early = self.request.stop_token_ids or self.request.sampling.constraint is not None
+        if self.reader_blocked or can_end_early:
             self.num_plain_tokens = 0
         else:
             num_granted_tokens = self.num_prompt_tokens + self.granted_output_tokens

@@ -114,7 +114,9 @@ class SamplingParams:
     """How the next token is drawn. The defaults sample from the unmodified distribution.
 
     temperature 0 is greedy · top_k 0 keeps every token · seed fixes the draw at each position ·
-    num_logprobs None returns none, n >= 0 the sampled token's and the n likeliest ones'.
+    num_logprobs None returns none, n >= 0 the sampled token's and the n likeliest ones' · num_prompt_logprobs the same
+    of the prompt's tokens · logit_biases (token id, what is added to its logit) · allowed_token_ids None allows all ·
+    constraint what the output is held to: made by `engine.grammars`, read by the runner, opaque to everybody else.
     """
 
     temperature: float = 1.0
@@ -126,6 +128,10 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     seed: int = 0
     num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
+    logit_biases: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    constraint: object | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class AttentionGroup:
     mask        [N, 1, Q * G, L], 0 or -inf, in the model's dtype, for G query heads to a key-value head; None if every
                 query sees every key
     queries     None if the group is the whole step, without padding
+    window_mask the same as `mask`, for the layers in which tokens see the last ones only
     """
 
     num_chunks: int
@@ -40,6 +41,7 @@ class AttentionGroup:
     block_ids: Tensor
     mask: Tensor | None
     queries: PaddedQueries | None
+    window_mask: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,15 @@ class GatheredChunks:
     slot_mapping: Tensor
 
 
-def attend(qkv: Tensor, rotation: tuple[Tensor, Tensor], cached: Tensor, plan: GatheredChunks) -> Tensor:
-    """The same as `cpu.attention.attend`."""
+def attend(
+    qkv: Tensor, rotation: tuple[Tensor, Tensor], cached: Tensor, plan: GatheredChunks, window: int | None = None
+) -> Tensor:
+    """The same as `cpu.attention.attend`. How long the window is, the plan knows."""
     num_kv_heads = cached.shape[3]
     num_heads = qkv.shape[1] - 2 * num_kv_heads
     rotated = rope(qkv[:, :-num_kv_heads], rotation)
     store_kv(cached, torch.cat((rotated[:, num_heads:], qkv[:, -num_kv_heads:]), dim=1), plan.slot_mapping)
-    return paged_attention(rotated[:, :num_heads], cached, plan)
+    return paged_attention(rotated[:, :num_heads], cached, plan, has_window=window is not None)
 
 
 def rope(x: Tensor, by: tuple[Tensor, Tensor]) -> Tensor:
@@ -78,21 +82,22 @@ def store_kv(kv_cache: Tensor, kv: Tensor, slot_mapping: Tensor) -> None:
     kv_cache.as_strided((num_slots, *kv.shape[1:]), (token_size, kv.shape[2], 1)).index_copy_(0, slot_mapping, kv)
 
 
-def paged_attention(q: Tensor, kv_cache: Tensor, plan: GatheredChunks) -> Tensor:
-    """Attend each query token to its sequence's cached keys, up to and including its own.
+def paged_attention(q: Tensor, kv_cache: Tensor, plan: GatheredChunks, *, has_window: bool = False) -> Tensor:
+    """Attend each query token to its sequence's cached keys, up to and including its own; with a window, to the last.
 
     q [T, H, D] · kv_cache [B, S, 2, KH, D]. Returns [T, H * D] in q's dtype. Specified by `reference.paged_attention`.
     """
     output = torch.empty_like(q)
     for group in plan.groups:
         if group.queries is None:
-            return _attend(q, kv_cache, group, plan.gathered).flatten(1)
-        attended = _attend(q.index_select(0, group.queries.source), kv_cache, group, plan.gathered)
+            return _attend(q, kv_cache, group, plan.gathered, has_window=has_window).flatten(1)
+        padded = q.index_select(0, group.queries.source)
+        attended = _attend(padded, kv_cache, group, plan.gathered, has_window=has_window)
         output.index_copy_(0, group.queries.target, attended.index_select(0, group.queries.is_real))
     return output.flatten(1)
 
 
-def _attend(q: Tensor, kv_cache: Tensor, group: AttentionGroup, gathered: Tensor) -> Tensor:
+def _attend(q: Tensor, kv_cache: Tensor, group: AttentionGroup, gathered: Tensor, *, has_window: bool) -> Tensor:
     """Returns [N * Q, H, D] for q of that shape."""
     num_queries, num_heads, head_dim = q.shape
     num_kv_heads = kv_cache.shape[3]
@@ -106,6 +111,7 @@ def _attend(q: Tensor, kv_cache: Tensor, group: AttentionGroup, gathered: Tensor
     # The query heads that share a key-value head count as further queries: their keys are then read once.
     shape = (group.num_chunks, -1, num_kv_heads, num_heads // num_kv_heads, head_dim)
     queries = q.view(shape).transpose(1, 2).flatten(2, 3)  # [N, KH, Q * G, D]
-    attended = scaled_dot_product_attention(queries, keys, values, attn_mask=group.mask)
+    mask = group.window_mask if has_window else group.mask
+    attended = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
     per_query = attended.view(group.num_chunks, num_kv_heads, -1, num_heads // num_kv_heads, head_dim)
     return per_query.transpose(1, 2).reshape(num_queries, num_heads, head_dim)

@@ -2,6 +2,7 @@
 
 ModelError
 ├── ModelNotFoundError            no model was named and the default one is not installed
+├── ModelMemoryError              the weights do not fit into the device's memory
 └── ModelFileError                a file is missing, corrupt or not a model; the message names it
     └── UnsupportedModelError     a sound file of a kind that this engine cannot run
 """
@@ -22,6 +23,18 @@ class ModelNotFoundError(ModelError):
             " or name a GGUF file or a Hugging Face folder with --model PATH"
         )
         self.package = package
+
+
+class ModelMemoryError(ModelError):
+    """`what`, of so many bytes, found no room among the bytes that were free on `device`."""
+
+    def __init__(self, what: str, num_bytes: int, device: str, free_bytes: int) -> None:
+        super().__init__(
+            f"{what} do not fit on {device}: {num_bytes / 2**30:.2f} GiB are needed, {free_bytes / 2**30:.2f} GiB are"
+            " free. A smaller model or another --dtype needs less"
+        )
+        self.num_bytes = num_bytes
+        self.free_bytes = free_bytes
 
 
 class ModelFileError(ModelError):

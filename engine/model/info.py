@@ -12,18 +12,20 @@ from engine.model.llama import LlamaForCausalLM
 class ModelInfo:
     """What the gateway learns of the model.
 
-    dtype               "float32" or "bfloat16": that of weights and KV cache
+    dtype               "float32" or "bfloat16": that of the KV cache, and of weights that are not quantized
+    quantization        of the weights; None: they are as `dtype` says
     parameter_count     a tied head counted once
     tokenizer_json      the Hugging Face `tokenizers` form, UTF-8
     chat_template       Jinja2; empty if the model has none
     eos_token_ids       the first one is the model's own
-    model_hash          SHA-256, hexadecimal, over the files and the dtype
+    model_hash          SHA-256, hexadecimal, over the files, the dtype and the quantization
     kv_bytes_per_token  keys and values of one token in all layers
     """
 
     name: str
     architecture: str
     dtype: str
+    quantization: str | None
     parameter_count: int
     context_tokens: int
     vocabulary_size: int

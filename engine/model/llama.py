@@ -1,4 +1,5 @@
-"""The Llama family (Llama, SmolLM2): token ids and a paged cache in, logits out. Mirrors Hugging Face's module tree."""
+"""Llama and the families that share its layers (SmolLM2, Mistral, Qwen2, Qwen3): token ids and a paged cache in, logits
+out. Mirrors Hugging Face's module tree."""
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +18,23 @@ class LlamaModel(nn.Module):
         embedded = weights("embed_tokens.weight", (config.vocabulary_size, config.hidden_size))
         self.embed_tokens = Embedding(embedded)
         self.layers = nn.ModuleList(
-            DecoderLayer(config, prefixed(weights, f"layers.{index}.")) for index in range(config.num_layers)
+            DecoderLayer(config, prefixed(weights, f"layers.{index}."), config.window(index))
+            for index in range(config.num_layers)
         )
         self.norm = RMSNorm(weights("norm.weight", (config.hidden_size,)), config.rms_norm_eps)
+        self._rope_scale = config.rope_scale
         frequencies = torch.tensor(config.rope_frequencies(), dtype=torch.float32, device=embedded.device)
         self.rope_frequencies = nn.Buffer(frequencies, persistent=False)
+        self._heads = ops.HeadShape(config.num_heads, config.num_kv_heads, config.head_dim)
+        self._eps = config.rms_norm_eps
+        self._stack: ops.LayerStack | None = None
+
+    def fuse(self) -> None:
+        """The layers, whose weights are packed, are computed in one call where the device has one for them."""
+        layers = [layer.stack_weights() for layer in self.layers if isinstance(layer, DecoderLayer)]
+        fitting = [layer for layer in layers if layer is not None]
+        if len(fitting) == len(layers):
+            self._stack = ops.LayerStack(fitting, self._heads, self._eps)
 
     def forward(self, batch: ForwardBatch, kv_caches: Tensor) -> tuple[Tensor, Tensor]:
         """The residual stream [T, E] float32 behind the last layer, and what that one adds to it.
@@ -29,8 +42,12 @@ class LlamaModel(nn.Module):
         kv_caches [layers, B, S, 2, KH, D], written
         """
         delta: Tensor = self.embed_tokens(batch.token_ids)
+        rotation = ops.rotation(batch.positions, self.rope_frequencies, self._rope_scale)
+        if self._stack is not None and isinstance(batch.attention, ops.PagedChunks):
+            residual = delta.to(torch.float32, copy=True)
+            self._stack.forward(residual, rotation, kv_caches, batch.attention)
+            return residual, torch.zeros_like(delta)
         residual = torch.zeros_like(delta, dtype=torch.float32)
-        rotation = ops.rotation(batch.positions, self.rope_frequencies)
         for layer, kv_cache in zip(self.layers, kv_caches.unbind(), strict=True):
             delta = layer(residual, delta, rotation, batch, kv_cache)
         return residual, delta
@@ -44,15 +61,28 @@ class LlamaForCausalLM(nn.Module):
         self.config = config
         self.model = LlamaModel(config, prefixed(weights, "model."))
         if config.tied_embeddings:
-            self.lm_head = Linear(self.model.embed_tokens.weight)
+            self.lm_head = Linear(self.model.embed_tokens.weight, dtype=torch.float32)
         else:
-            self.lm_head = Linear(weights("lm_head.weight", (config.vocabulary_size, config.hidden_size)))
+            size = (config.vocabulary_size, config.hidden_size)
+            self.lm_head = Linear(weights("lm_head.weight", size), dtype=torch.float32)
+
+    def pack(self, quantization: str | None = None) -> None:
+        """Weights are in the form that the device reads fastest, and quantized if asked for; called once, before the
+        first step. Raises ValueError where the device does not compute that."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.pack(quantization)
+        self.model.fuse()
 
     def forward(self, batch: ForwardBatch, kv_caches: Tensor) -> Tensor:
         """Logits [R, vocabulary] float32 of `batch.sampled_index`; the step's keys and values are in `kv_caches`."""
-        streams = self.model(batch, kv_caches)
-        if not batch.sampled_index.numel():
+        return self.logits(self.model(batch, kv_caches), batch.sampled_index)
+
+    def logits(self, streams: tuple[Tensor, Tensor], index: Tensor) -> Tensor:
+        """Logits [R, vocabulary] float32 of the tokens at `index` [R] of what `model` returned, which stays as it
+        is."""
+        if not index.numel():
             return torch.empty((0, self.config.vocabulary_size))
-        sampled = self.model.norm(*(stream.index_select(0, batch.sampled_index) for stream in streams))
+        sampled = self.model.norm(*(stream.index_select(0, index) for stream in streams))
         logits: Tensor = self.lm_head(sampled)
-        return logits.float()
+        return logits

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from engine.model.config import ARCHITECTURE
 from engine.model.default_model import find_default_model
 from engine.model.errors import ModelFileError
 from engine.model.gguf_file import GgufFile
 from engine.model.gguf_weights import GgufWeights
 from engine.model.info import LoadedModel, ModelInfo
 from engine.model.llama import LlamaForCausalLM
+from engine.model.parameters import parameter_shapes
 from engine.model.safetensors_weights import CONFIG_FILE, SafetensorsWeights
 from engine.model.tokenizer_folder import tokenizer_files, tokenizer_from_folder
 from engine.model.tokenizer_info import TokenizerInfo
 from engine.model.tokenizer_json import tokenizer_from_gguf
+from engine.model.weight_reader import WeightReader
 from engine.model.weights import WeightSource
 
 DTYPES: abc.Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -43,32 +43,38 @@ def load_model(
     *,
     dtype: str = "auto",
     device: str = "auto",
+    quantization: str | None = None,
     on_progress: abc.Callable[[float], None] | None = None,
 ) -> LoadedModel:
     """The model in `path`, a GGUF file or a Hugging Face folder; the default model if it is None.
 
     `dtype` is float32, bfloat16 or auto (bfloat16 where the device computes it natively); `device` is auto (CUDA if
-    there is one), or a torch device. `on_progress` is called with the fraction done, rising to 1.0.
-    Raises ModelNotFoundError, ModelFileError or UnsupportedModelError; ValueError for an unknown dtype or device.
+    there is one), or a torch device; `quantization` of the weights is None or int8. `on_progress` is called with the
+    fraction done, rising to 1.0.
+    Raises ModelNotFoundError, ModelFileError, UnsupportedModelError or ModelMemoryError, and ValueError for an unknown
+    dtype or device.
     """
     torch_device = _resolve_device(device)
     torch_dtype = _resolve_dtype(dtype, torch_device)
     files = _open_files(find_default_model() if path is None else path)
     config = files.weights.config
-    reader = _WeightReader(files.weights, torch_device, torch_dtype, on_progress or (lambda _: None))
+    progress = on_progress or (lambda _: None)
+    reader = WeightReader(files.weights, parameter_shapes(config), torch_device, torch_dtype, progress)
     with torch.inference_mode():
         module = LlamaForCausalLM(config, reader.weight).eval()
-    info = _describe(files, torch_dtype, reader.num_parameters)
-    reader.on_progress(1.0)
+        module.pack(quantization)
+    info = _describe(files, torch_dtype, quantization, reader.num_parameters)
+    progress(1.0)
     return LoadedModel(info, config, module, torch_device, torch_dtype)
 
 
-def _describe(files: _ModelFiles, dtype: torch.dtype, num_parameters: int) -> ModelInfo:
+def _describe(files: _ModelFiles, dtype: torch.dtype, quantization: str | None, num_parameters: int) -> ModelInfo:
     config, tokenizer = files.weights.config, files.tokenizer
     return ModelInfo(
         name=files.name,
-        architecture=ARCHITECTURE,
+        architecture=config.architecture,
         dtype=str(dtype).removeprefix("torch."),
+        quantization=quantization,
         parameter_count=num_parameters,
         context_tokens=config.context_tokens,
         vocabulary_size=config.vocabulary_size,
@@ -79,37 +85,9 @@ def _describe(files: _ModelFiles, dtype: torch.dtype, num_parameters: int) -> Mo
         pad_token_id=tokenizer.pad_token_id,
         unk_token_id=tokenizer.unk_token_id,
         add_bos_token=tokenizer.add_bos_token,
-        model_hash=_hash(files.hashed, dtype),
+        model_hash=_hash(files.hashed, dtype, quantization),
         kv_bytes_per_token=2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize,
     )
-
-
-class _WeightReader:
-    """Hands out parameters where and as they will run; counts them and tells how far it is."""
-
-    def __init__(
-        self,
-        source: WeightSource,
-        device: torch.device,
-        dtype: torch.dtype,
-        on_progress: abc.Callable[[float], None],
-    ) -> None:
-        self.on_progress = on_progress
-        self._source = source
-        self._device = device
-        self._dtype = dtype
-        self._size_by_name: dict[str, int] = {}
-        self._num_expected = _num_parameters(source)
-
-    @property
-    def num_parameters(self) -> int:
-        return sum(self._size_by_name.values())
-
-    def weight(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        weight = self._source.weight(name, shape).to(self._device, self._dtype)
-        self._size_by_name[name] = weight.numel()
-        self.on_progress(min(1.0, self.num_parameters / self._num_expected))
-        return weight
 
 
 def _resolve_device(device: str) -> torch.device:
@@ -152,16 +130,8 @@ def _open_files(path: Path) -> _ModelFiles:
     return _ModelFiles(name, GgufWeights(file), tokenizer_from_gguf(file), (path,))
 
 
-def _num_parameters(source: WeightSource) -> int:
-    config = source.config
-    embedding = config.vocabulary_size * config.hidden_size
-    attention = 2 * config.hidden_size * (config.num_heads + config.num_kv_heads) * config.head_dim
-    per_layer = attention + 3 * config.hidden_size * config.intermediate_size + 2 * config.hidden_size
-    return embedding * (1 if config.tied_embeddings else 2) + config.num_layers * per_layer + config.hidden_size
-
-
-def _hash(paths: abc.Iterable[Path], dtype: torch.dtype) -> str:
-    digest = hashlib.sha256(str(dtype).encode())
+def _hash(paths: abc.Iterable[Path], dtype: torch.dtype, quantization: str | None) -> str:
+    digest = hashlib.sha256(" ".join(filter(None, (str(dtype), quantization))).encode())
     for path in paths:
         digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())
         with path.open("rb") as file:

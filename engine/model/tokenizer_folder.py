@@ -4,7 +4,7 @@ from collections import abc
 from pathlib import Path
 from typing import Any
 
-from engine.model.errors import ModelFileError
+from engine.model.errors import ModelFileError, UnsupportedModelError
 from engine.model.safetensors_weights import CONFIG_FILE, read_json
 from engine.model.tokenizer_info import TokenizerInfo
 
@@ -12,6 +12,7 @@ TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 GENERATION_FILE = "generation_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
+SENTENCE_PIECE_FILE = "tokenizer.model"
 
 _Json = dict[str, Any]  # Any: JSON
 
@@ -19,6 +20,8 @@ _Json = dict[str, Any]  # Any: JSON
 def tokenizer_from_folder(folder: Path) -> TokenizerInfo:
     """The tokenizer in `folder`. Raises ModelFileError, naming the file, where one is missing or makes no sense."""
     path = folder / TOKENIZER_FILE
+    if not path.exists() and (folder / SENTENCE_PIECE_FILE).exists():
+        raise UnsupportedModelError(path, f"is missing, and {SENTENCE_PIECE_FILE} is not read in its place")
     tokenizer = read_json(path)
     settings = _optional_json(folder / SETTINGS_FILE)
     config = _optional_json(folder / CONFIG_FILE)

@@ -61,6 +61,7 @@ class GatheredPlanner:
         shape = (num_gathered, self._block_size, *per_slot)
         self._gathered = torch.zeros(shape, dtype=model.dtype, device=model.device)
         self._num_shared = model.config.num_queries_per_kv_head
+        self._window = model.config.sliding_window
         self._dtype = model.dtype
         self._device = model.device
 
@@ -78,12 +79,15 @@ class GatheredPlanner:
     def _group(self, chunks: Chunks, *, is_whole_step: bool) -> AttentionGroup:
         num_queries, num_keys = int(chunks.num_tokens.max()), int(chunks.num_keys.max())
         is_padded = int(chunks.num_tokens.min()) < num_queries
+        mask = self._mask(chunks, num_queries, num_keys, None)
+        is_windowed = self._window is not None and num_keys > self._window
         return AttentionGroup(
             num_chunks=len(chunks.rows),
             num_keys=num_keys,
             block_ids=self._tensor(self._block_ids(chunks, num_keys)),
-            mask=self._mask(chunks, num_queries, num_keys),
+            mask=mask,
             queries=self._padded_queries(chunks, num_queries) if is_padded or not is_whole_step else None,
+            window_mask=self._mask(chunks, num_queries, num_keys, self._window) if is_windowed else mask,
         )
 
     def _padded_queries(self, chunks: Chunks, num_queries: int) -> PaddedQueries:
@@ -99,11 +103,14 @@ class GatheredPlanner:
         is_needed = np.arange(table.shape[1]) < num_needed[:, None]
         return np.where(is_needed, table, self._kv_cache.null_block).ravel()
 
-    def _mask(self, chunks: Chunks, num_queries: int, num_keys: int) -> torch.Tensor | None:
-        if num_queries == 1 and int(chunks.num_keys.min()) == num_keys:
+    def _mask(self, chunks: Chunks, num_queries: int, num_keys: int, window: int | None) -> torch.Tensor | None:
+        if num_queries == 1 and int(chunks.num_keys.min()) == num_keys and window is None:
             return None
-        positions = self._tensor(chunks.starts[:, None] + np.arange(num_queries))
-        is_hidden = torch.arange(num_keys, device=self._device) > positions[:, :, None]  # [N, Q, L]
+        positions = self._tensor(chunks.starts[:, None] + np.arange(num_queries))[:, :, None]
+        keys = torch.arange(num_keys, device=self._device)
+        is_hidden = keys > positions  # [N, Q, L]
+        if window is not None:
+            is_hidden |= keys <= positions - window
         mask = torch.zeros(is_hidden.shape, dtype=self._dtype, device=self._device)
         mask.masked_fill_(is_hidden, -torch.inf)
         return mask.repeat_interleave(self._num_shared, dim=1)[:, None]

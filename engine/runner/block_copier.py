@@ -19,10 +19,14 @@ from torch import Tensor
 from engine.calibration import CopyTiming
 from engine.core.plan import BlockCopy, CopyDirection
 from engine.core.types import CopyId
+from engine.kernels.triton import runs_on
 from engine.runner.kv_cache import KvCache
 
 # A step's own inputs wait behind what is in the link's queue: two pieces, under half a millisecond of 50 GB/s.
 PIECE_BYTES = 8 << 20
+# A copy of its own costs a launch, about 10 us of the link: what half a megabyte takes at 50 GB/s.
+LONG_RUN_BYTES = 512 << 10
+_GATHER_PROGRAMS = 16  # enough to keep a link of 50 GB/s busy, an eighth of a large card's processors
 
 T = TypeVar("T")
 Run = tuple[int, int, int]
@@ -82,8 +86,7 @@ class BlockCopier:
 
     def __init__(self, kv_cache: KvCache) -> None:
         self.on_completed: abc.Callable[[], object] = _ignore
-        is_cuda = kv_cache.blocks.device.type == "cuda"
-        self._mover: Mover = StreamMover(kv_cache) if is_cuda else MemoryMover(kv_cache)
+        self._mover: Mover = _mover(kv_cache)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="block-copies")
         self._completed: deque[CopyId] = deque()
         self._timings: deque[CopyTiming] = deque()
@@ -151,14 +154,24 @@ class StreamMover:
     """The host pool is page-locked, the copies run on a stream of their own, at most two pieces ahead of the thread."""
 
     def __init__(self, kv_cache: KvCache) -> None:
-        self._kv_cache = kv_cache
-        self._stream = torch.cuda.Stream(kv_cache.blocks.device)  # type: ignore[no-untyped-call]  # torch
+        device = kv_cache.blocks.device
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch
         self._piece_blocks = max(1, PIECE_BYTES // kv_cache.blocks[0].nbytes)
+        self._copier = PieceCopier(kv_cache, gathers=runs_on(device.type))
+        self._warm_up(has_host=len(kv_cache.host_blocks) > 0)
 
     def prepare(self) -> abc.Callable[[BlockCopy], int]:
         ready = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch
-        ready.record(torch.cuda.current_stream(self._kv_cache.blocks.device))
+        ready.record(torch.cuda.current_stream(self._device))
         return lambda copy: self._move(copy, ready)
+
+    def _warm_up(self, *, has_host: bool) -> None:
+        """Kernels are compiled before the first copy needs them. It moves what is in blocks that nobody owns yet."""
+        if has_host and runs_on(self._device.type):
+            held = [self._copier.gather(direction, [(0, 0, 1)]) for direction in CopyDirection]
+            torch.cuda.synchronize(self._device)
+            del held
 
     def _move(self, copy: BlockCopy, ready: torch.cuda.Event) -> int:
         ready.synchronize()  # the time is that of the link alone
@@ -166,9 +179,9 @@ class StreamMover:
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(ready)
             previous = ready
+            held: deque[object] = deque(maxlen=2)  # what the pieces that are under way read
             for piece in pieces(runs(copy), self._piece_blocks):
-                for run in piece:
-                    self._copy_run(copy.direction, run)
+                held.append(self._copier.copy(copy.direction, piece))
                 done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch
                 done.record(self._stream)
                 previous.synchronize()
@@ -176,7 +189,29 @@ class StreamMover:
             previous.synchronize()
         return time.perf_counter_ns() - started_at
 
-    def _copy_run(self, direction: CopyDirection, run: Run) -> None:
+
+class PieceCopier:
+    """Copies a piece on the current stream: long runs one by one, by the device's copy engines, which leave its
+    processors to the steps; scattered blocks all in one launch of a kernel, because each copy costs what half a
+    megabyte does."""
+
+    def __init__(self, kv_cache: KvCache, *, gathers: bool) -> None:
+        """`gathers` says whether there is such a kernel here."""
+        self._kv_cache = kv_cache
+        self._gathers = gathers
+        self._block_bytes = kv_cache.blocks[0].nbytes
+
+    def copy(self, direction: CopyDirection, piece: list[Run]) -> object:
+        """The piece is under way. What is returned must be kept until it has ended."""
+        num_blocks = sum(length for _, _, length in piece)
+        if self._gathers and len(piece) > 1 and num_blocks * self._block_bytes < len(piece) * LONG_RUN_BYTES:
+            return self.gather(direction, piece)
+        for run in piece:
+            self.copy_run(direction, run)
+        return None
+
+    def copy_run(self, direction: CopyDirection, run: Run) -> None:
+        """One run, as one copy."""
         device, host, length = run
         on_device = self._kv_cache.blocks[device : device + length]
         on_host = self._kv_cache.host_blocks[host : host + length]
@@ -184,6 +219,25 @@ class StreamMover:
             on_host.copy_(on_device, non_blocking=True)
         else:
             on_device.copy_(on_host, non_blocking=True)
+
+    def gather(self, direction: CopyDirection, piece: list[Run]) -> object:
+        """Any number of runs, as one launch; it reads the block ids where they are returned."""
+        from engine.kernels.triton.cache import copy_blocks  # where there is a kernel only
+
+        device_pool, host_pool = self._kv_cache.blocks, self._kv_cache.host_blocks
+        pairs = [(device + index, host + index) for device, host, length in piece for index in range(length)]
+        on_device, on_host = (
+            torch.tensor(ids, dtype=torch.int64, pin_memory=host_pool.is_pinned()) for ids in zip(*pairs, strict=True)
+        )
+        if direction is CopyDirection.OUT:
+            copy_blocks(device_pool, host_pool, on_device, on_host, _GATHER_PROGRAMS)
+        else:
+            copy_blocks(host_pool, device_pool, on_host, on_device, _GATHER_PROGRAMS)
+        return on_device, on_host
+
+
+def _mover(kv_cache: KvCache) -> Mover:
+    return StreamMover(kv_cache) if kv_cache.blocks.device.type == "cuda" else MemoryMover(kv_cache)
 
 
 def _bytes_by_block(blocks: Tensor) -> "np.ndarray[tuple[int, int], np.dtype[np.uint8]]":

@@ -17,15 +17,62 @@ from engine.runner.row_table import RowTable
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """entered_blocks    [n] int64, the blocks whose first slot this step writes
+    """chunks            as the plan has them, in its order
+    entered_blocks    [n] int64, the blocks whose first slot this step writes
     sampled_rows      [R], the rows that sample, in the order of the logits
     sampled_positions [R], where each one's new token will stand in its sequence
+    padded_size       tokens with padding of a step that a recording may compute; 0: no recording is meant for it
     """
 
     batch: ForwardBatch
+    chunks: Chunks
     entered_blocks: Tensor
     sampled_rows: NDArray[np.int64]
     sampled_positions: NDArray[np.int64]
+    padded_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepArrays:
+    """A step on the host, token by token: [T] each, but for `sampled_index` [R], the tokens whose logits are wanted."""
+
+    chunks: Chunks
+    token_ids: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    slots: Slots
+    sampled_index: NDArray[np.int64]
+
+    @property
+    def sampled_rows(self) -> NDArray[np.int64]:
+        return self.chunks.rows[self._sampled_chunks]
+
+    @property
+    def sampled_positions(self) -> NDArray[np.int64]:
+        return self.chunks.num_keys[self._sampled_chunks]
+
+    @property
+    def _sampled_chunks(self) -> NDArray[np.int64]:
+        return np.searchsorted(self.chunks.offsets, self.sampled_index, side="right") - 1
+
+
+def step_arrays(plan: StepPlan, rows: RowTable, block_size: int) -> StepArrays:
+    """`plan`, which has at least one chunk and is already applied to `rows`."""
+    num_tokens = np.array(plan.num_tokens, dtype=np.int64)
+    chunks = Chunks(
+        rows=np.array(plan.rows, dtype=np.int64),
+        starts=np.array(plan.starts, dtype=np.int64),
+        num_tokens=num_tokens,
+        offsets=np.cumsum(num_tokens) - num_tokens,
+    )
+    row_by_token = np.repeat(chunks.rows, num_tokens)
+    positions = np.arange(len(row_by_token)) + np.repeat(chunks.starts - chunks.offsets, num_tokens)
+    return StepArrays(
+        chunks=chunks,
+        token_ids=rows.token_ids[row_by_token, positions],
+        positions=positions,
+        slots=Slots(rows.block_ids[row_by_token, positions // block_size], positions % block_size),
+        sampled_index=(chunks.offsets + num_tokens - 1)[np.array(plan.samples, dtype=np.bool_)],
+    )
 
 
 class Planner(Protocol):
@@ -45,29 +92,19 @@ class InputBuilder:
 
     def build(self, plan: StepPlan) -> StepInputs:
         """The inputs of `plan`, which has at least one chunk and is already applied to the rows."""
-        num_tokens = np.array(plan.num_tokens, dtype=np.int64)
-        chunks = Chunks(
-            rows=np.array(plan.rows, dtype=np.int64),
-            starts=np.array(plan.starts, dtype=np.int64),
-            num_tokens=num_tokens,
-            offsets=np.cumsum(num_tokens) - num_tokens,
-        )
-        row_by_token = np.repeat(chunks.rows, num_tokens)
-        positions = np.arange(len(row_by_token)) + np.repeat(chunks.starts - chunks.offsets, num_tokens)
-        blocks = self._rows.block_ids[row_by_token, positions // self._block_size]
-        in_block = positions % self._block_size
-        samples = np.array(plan.samples, dtype=np.bool_)
+        arrays = step_arrays(plan, self._rows, self._block_size)
         batch = ForwardBatch(
-            token_ids=self._tensor(self._rows.token_ids[row_by_token, positions]),
-            positions=self._tensor(positions),
-            attention=self._planner.plan(chunks, Slots(blocks, in_block)),
-            sampled_index=self._tensor((chunks.offsets + num_tokens - 1)[samples]),
+            token_ids=self._tensor(arrays.token_ids),
+            positions=self._tensor(arrays.positions),
+            attention=self._planner.plan(arrays.chunks, arrays.slots),
+            sampled_index=self._tensor(arrays.sampled_index),
         )
         return StepInputs(
             batch=batch,
-            entered_blocks=self._tensor(blocks[in_block == 0]),
-            sampled_rows=chunks.rows[samples],
-            sampled_positions=chunks.num_keys[samples],
+            chunks=arrays.chunks,
+            entered_blocks=self._tensor(arrays.slots.blocks[arrays.slots.places == 0]),
+            sampled_rows=arrays.sampled_rows,
+            sampled_positions=arrays.sampled_positions,
         )
 
     def _tensor(self, array: NDArray[np.int64]) -> Tensor:

@@ -10,10 +10,15 @@ A block is cleared in the step that writes its first slot. So what gathered atte
 block that was swapped in goes on where it ended: it brings its zeros with it and is not cleared.
 """
 
+from collections import abc
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
 from engine.core.config import SchedulerConfig
+from engine.errors import SettingsError
+from engine.model.device_memory import free_memory, is_out_of_memory
 from engine.model.info import LoadedModel
 
 
@@ -26,18 +31,32 @@ class KvCache:
     """
 
     def __init__(self, model: LoadedModel, config: SchedulerConfig) -> None:
+        """Raises SettingsError, naming the pool, if one does not fit."""
         per_layer = (config.block_size, 2, model.config.num_kv_heads, model.config.head_dim)
         per_block = (model.config.num_layers, *per_layer)
         num_blocks = config.num_device_blocks + 1
-        self.blocks = torch.zeros((num_blocks, *per_block), dtype=model.dtype, device=model.device)
+        with _room_for("num_device_blocks", config.num_device_blocks, model.device):
+            self.blocks = torch.zeros((num_blocks, *per_block), dtype=model.dtype, device=model.device)
         self.layers = self.blocks.transpose(0, 1)
         self.null_block = config.num_device_blocks
         self.block_slots = model.config.num_layers * config.block_size
         # Left as it comes: on a CPU it takes no memory before it is used, and nothing is read before it is written.
         is_pinned = model.device.type == "cuda" and config.num_host_blocks > 0
         host_shape = (config.num_host_blocks, *per_block)
-        self.host_blocks = torch.empty(host_shape, dtype=model.dtype, pin_memory=is_pinned)
+        with _room_for("num_host_blocks", config.num_host_blocks, torch.device("cpu")):
+            self.host_blocks = torch.empty(host_shape, dtype=model.dtype, pin_memory=is_pinned)
 
     def clear(self, block_ids: Tensor) -> None:
         """Fill the blocks with zeros. block_ids [n] int64."""
         self.blocks.index_fill_(0, block_ids, 0.0)
+
+
+@contextmanager
+def _room_for(setting: str, num_blocks: int, device: torch.device) -> abc.Iterator[None]:
+    try:
+        yield
+    except (MemoryError, RuntimeError) as err:
+        if not is_out_of_memory(err):
+            raise
+        free = free_memory(device) / 2**30
+        raise SettingsError(setting, f"is {num_blocks}, which do not fit on {device}: {free:.2f} GiB are free") from err

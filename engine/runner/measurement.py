@@ -19,9 +19,9 @@ from engine.core.plan import BlockCopy, CopyDirection, RowStart, StepPlan
 from engine.core.types import BlockId, CopyId, HostBlockId, SamplingParams, SequenceKey
 from engine.runner.model_runner import ModelRunner
 
-BUDGET_S = 3.0
+BUDGET_S = 1.5
 REPETITIONS = 3  # of each shape, fewer of a long one; the one that was least disturbed counts
-SHAPE_S = 0.3
+SHAPE_S = 0.15
 LONG_CONTEXT = 1024
 MAX_COPIED_BLOCKS = 64
 COPY_TIMEOUT_S = 10.0  # a link that takes longer for a few blocks is broken

@@ -15,16 +15,19 @@ from engine.calibration import CopyTiming
 from engine.core.config import SchedulerConfig
 from engine.core.plan import RowStart, StepOutput, StepPlan
 from engine.core.types import BlockId, CopyId, SamplingParams, SequenceKey
+from engine.kernels.ops import finite_rows
 from engine.model.info import LoadedModel
-from engine.runner.attention_planner import GatheredPlanner
+from engine.runner.biases import BiasTable
 from engine.runner.block_copier import BlockCopier
-from engine.runner.inputs import InputBuilder, StepInputs
+from engine.runner.inputs import StepInputs
 from engine.runner.kv_cache import KvCache
 from engine.runner.logprobs import token_logprobs
-from engine.runner.paged_planner import PagedPlanner
 from engine.runner.penalties import PenaltyTable
+from engine.runner.prompt_logprobs import PromptScores, has_wanted, score_prompts
 from engine.runner.row_table import RowTable
-from engine.runner.sampler import sample
+from engine.runner.sampler import sample, sample_apart
+from engine.runner.step_path import StepPath
+from engine.runner.token_masks import TokenMasks
 
 NON_FINITE_ERROR = "the model computed values that are not finite for this request"
 
@@ -34,19 +37,30 @@ _WARM_UP_TOKENS = 256
 class ModelRunner:
     """Runs on whatever thread calls it, one step at a time. `kv_cache` is public for the tests to look into."""
 
-    def __init__(self, model: LoadedModel, config: SchedulerConfig) -> None:
+    def __init__(
+        self, model: LoadedModel, config: SchedulerConfig, *, cuda_graphs: bool = True, batch_invariant: bool = False
+    ) -> None:
+        """`cuda_graphs` says whether `warm_up` records steps that decode only; without effect on a CPU.
+
+        `batch_invariant`: a sequence's logits and tokens have the same bits, whatever is computed beside it and in
+        whatever chunks. Raises ValueError where the device does not compute that.
+        """
         self.kv_cache = KvCache(model, config)
         self._model = model
         self._config = config
         self._rows = RowTable(config)
         self._penalties = PenaltyTable(config.max_num_seqs, model.config.vocabulary_size, model.device)
-        is_cpu = model.device.type == "cpu"
-        planner = PagedPlanner(model, self._rows) if is_cpu else GatheredPlanner(model, self.kv_cache, self._rows)
-        self._inputs = InputBuilder(self._rows, planner, config.block_size, model.device)
+        self._biases = BiasTable(config.max_num_seqs)
+        self._masks = TokenMasks(config.max_num_seqs, model.config.vocabulary_size)
+        self._path = StepPath(
+            model, self.kv_cache, self._rows, config, cuda_graphs=cuda_graphs, batch_invariant=batch_invariant
+        )
+        self._draw = sample_apart if batch_invariant else sample
         self._copier = BlockCopier(self.kv_cache)
 
     def execute(self, plan: StepPlan) -> StepOutput:
-        """Every sampled row is in `accepted`, or in `errors` if its logits are not finite, which harms no other row.
+        """Every sampled row is in `accepted`, or in `errors` if its logits are not finite or none of its tokens may be
+        drawn, which harms no other row.
 
         Raises CopyFailedError where a copy of this or an earlier plan did.
         """
@@ -80,37 +94,64 @@ class ModelRunner:
         start = RowStart(0, SequenceKey("", 0), (0,) * num_tokens, num_tokens, block_ids, SamplingParams())
         self.execute(StepPlan(0, (), (start,), (), (0,), (0,), (num_tokens,), (True,)))
         self.execute(StepPlan(0, (), (), (), (0,), (num_tokens,), (1,), (True,)))
+        self._path.prepare()
 
     @torch.inference_mode()
     def _compute(self, plan: StepPlan) -> StepOutput:
         self._rows.apply(plan)
         self._penalties.start(plan.started)
+        self._biases.start(plan.started)
+        self._masks.stop(plan.stopped)
+        self._masks.start(plan.started)
         if not plan.rows:
             return StepOutput(plan.step_id)
-        inputs = self._inputs.build(plan)
-        self.kv_cache.clear(inputs.entered_blocks)
-        logits = self._model.module(inputs.batch, self.kv_cache.layers)
-        return self._sample(plan.step_id, logits, inputs)
+        inputs = self._path.build(plan)
+        if not has_wanted(inputs.chunks, self._rows):
+            return self._sample(plan.step_id, self._path.logits(inputs), inputs)
+        return self._compute_and_score(plan.step_id, inputs)
+
+    def _compute_and_score(self, step_id: int, inputs: StepInputs) -> StepOutput:
+        module, device = self._model.module, self._model.device
+        streams = module.model(inputs.batch, self.kv_cache.layers)
+
+        def logits_of(begin: int, end: int) -> Tensor:
+            return module.logits(streams, torch.arange(begin, end, device=device))
+
+        scores = score_prompts(logits_of, inputs.chunks, self._rows, NON_FINITE_ERROR)
+        return _scored(self._sample(step_id, module.logits(streams, inputs.batch.sampled_index), inputs), scores)
 
     def _sample(self, step_id: int, logits: Tensor, inputs: StepInputs) -> StepOutput:
         rows = inputs.sampled_rows
         if not len(rows):
             return StepOutput(step_id)
-        is_finite = logits.sum(-1).isfinite()
-        if not bool(is_finite.all()):
+        is_finite = finite_rows(logits)
+        on_host = is_finite.cpu().numpy()
+        if not on_host.all():
             logits = logits.masked_fill(~is_finite[:, None], 0.0)
         settings = self._rows.sampling[rows]
         adjusted = self._penalties.adjust(logits, rows, settings)
-        token_ids = sample(adjusted, settings, inputs.sampled_positions)
+        adjusted, stuck = self._masks.apply(self._biases.adjust(adjusted, rows), rows)
+        token_ids = self._draw(adjusted, settings, inputs.sampled_positions)
         self._penalties.record(rows, token_ids)
         logprobs = token_logprobs(logits, token_ids, settings["num_logprobs"])
         accepted = token_ids.cpu().numpy()
         self._rows.append_tokens(rows, inputs.sampled_positions, accepted)
-        good = np.flatnonzero(is_finite.cpu().numpy()).tolist()
-        bad = np.flatnonzero(~is_finite.cpu().numpy()).tolist()
+        bad = {**stuck, **dict.fromkeys(np.flatnonzero(~on_host).tolist(), NON_FINITE_ERROR)}
+        good = [index for index in range(len(rows)) if index not in bad] if bad else range(len(rows))
         return StepOutput(
             step_id=step_id,
             accepted={int(rows[index]): (int(accepted[index]),) for index in good},
             logprobs={int(rows[index]): (logprobs[index],) for index in good if index in logprobs},
-            errors={int(rows[index]): NON_FINITE_ERROR for index in bad},
+            errors={int(rows[index]): problem for index, problem in bad.items()},
+            ended=self._masks.record(rows, accepted),
         )
+
+
+def _scored(output: StepOutput, scores: PromptScores) -> StepOutput:
+    """With what is known of the prompts' tokens. A row without one of them ends, whether it has sampled or not."""
+    return replace(
+        output,
+        accepted={row: token_ids for row, token_ids in output.accepted.items() if row not in scores.errors},
+        errors={**output.errors, **scores.errors},
+        prompt_logprobs=scores.logprobs,
+    )

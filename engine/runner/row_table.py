@@ -24,9 +24,10 @@ SAMPLING_DTYPE = np.dtype(
         ("frequency_penalty", np.float32),
         ("seed", np.uint64),
         ("num_logprobs", np.int64),
+        ("num_prompt_logprobs", np.int64),
     ]
 )
-"""`SamplingParams` as a row; `num_logprobs` is NO_LOGPROBS where none are wanted."""
+"""`SamplingParams` as a row; the two numbers of logprobs are NO_LOGPROBS where none are wanted."""
 
 NO_LOGPROBS = -1
 _SEED_MASK = (1 << 64) - 1
@@ -38,6 +39,7 @@ class RowTable:
     token_ids  [rows, tokens of the longest request] int64
     block_ids  [rows, blocks of the longest request] int64, in token order
     sampling   [rows] of SAMPLING_DTYPE
+    num_prompt_tokens [rows] int64
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -46,7 +48,18 @@ class RowTable:
         self.token_ids = np.zeros((num_rows, config.max_request_tokens), dtype=np.int64)
         self.block_ids = np.zeros((num_rows, num_blocks), dtype=np.int64)
         self.sampling = np.zeros(num_rows, dtype=SAMPLING_DTYPE)
+        self.num_prompt_tokens = np.zeros(num_rows, dtype=np.int64)
         self._num_blocks = np.zeros(num_rows, dtype=np.int64)
+        self._changes: list[tuple[int, int, int]] | None = None
+
+    def log_changes(self) -> None:
+        """From now on `take_changes` tells of changed block ids: to be called by the one who takes them."""
+        self._changes = []
+
+    def take_changes(self) -> list[tuple[int, int, int]]:
+        """(row, first of its blocks, number of blocks) whose ids were written since the last call."""
+        changes, self._changes = self._changes or [], []
+        return changes
 
     def apply(self, plan: StepPlan) -> None:
         """Take over who starts in which row and who got more blocks. A stopped row needs nothing: it is overwritten."""
@@ -64,12 +77,15 @@ class RowTable:
     def _start(self, start: RowStart) -> None:
         self.token_ids[start.row, : len(start.token_ids)] = start.token_ids
         self.sampling[start.row] = _sampling_row(start.sampling)
+        self.num_prompt_tokens[start.row] = start.num_prompt_tokens
         self._num_blocks[start.row] = 0
         self._append_blocks(start.row, start.block_ids)
 
     def _append_blocks(self, row: int, block_ids: abc.Sequence[int]) -> None:
         begin = self._num_blocks[row]
         self.block_ids[row, begin : begin + len(block_ids)] = block_ids
+        if self._changes is not None:
+            self._changes.append((row, int(begin), len(block_ids)))
         self._num_blocks[row] = begin + len(block_ids)
 
 
@@ -84,4 +100,5 @@ def _sampling_row(sampling: SamplingParams) -> tuple[float | int, ...]:
         sampling.frequency_penalty,
         sampling.seed & _SEED_MASK,
         NO_LOGPROBS if sampling.num_logprobs is None else sampling.num_logprobs,
+        NO_LOGPROBS if sampling.num_prompt_logprobs is None else sampling.num_prompt_logprobs,
     )

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.kernels.ops import draw
+from engine.kernels.ops import draw, likeliest
 from engine.runner.random_draws import uniform
 
 _NUCLEUS_WIDTH = 512  # likeliest tokens that are ranked first for top-p
@@ -33,11 +33,20 @@ class _Filters:
 
 def sample(logits: Tensor, settings: NDArray[np.void], positions: NDArray[np.int64]) -> Tensor:
     """The token ids [R] drawn from finite `logits` [R, V] float32, one for each row of `settings` and `positions`."""
-    token_ids = logits.argmax(-1)
+    token_ids = likeliest(logits)
     drawing = np.flatnonzero(settings["temperature"] > 0)
     if len(drawing):
         index = torch.from_numpy(drawing).to(logits.device)
         token_ids[index] = _draw(logits[index], settings[drawing], positions[drawing])
+    return token_ids
+
+
+def sample_apart(logits: Tensor, settings: NDArray[np.void], positions: NDArray[np.int64]) -> Tensor:
+    """As `sample`, but each row is drawn by itself: no sum is taken in an order that depends on the rows beside it."""
+    token_ids = logits.argmax(-1)
+    for row in np.flatnonzero(settings["temperature"] > 0).tolist():
+        only = slice(row, row + 1)
+        token_ids[only] = _draw(logits[only], settings[only], positions[only])
     return token_ids
 
 

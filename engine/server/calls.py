@@ -3,9 +3,10 @@
 from collections import abc
 
 from engine.core.events import Admitted, Finished
+from engine.core.types import Request
 from engine.errors import InvalidFieldError
 from engine.loop_messages import Refused, Update
-from engine.server import convert
+from engine.server import constraints, convert
 from engine.server.intake import Call, Intake
 from engine.server.queue_reports import QueueReports
 from engine.server.usage_outbox import Account
@@ -19,12 +20,22 @@ class Calls:
         self._intake = intake
         self._reports = reports
 
-    def enter(self, message: pb.GenerateRequest | None, metadata: abc.Mapping[str, str]) -> Call:
-        """The call that `message` starts; `leave` it. Raises RefusedError and RequestTooLargeError."""
+    def enter(self, message: pb.GenerateRequest, metadata: abc.Mapping[str, str]) -> Call:
+        """The call that `message` starts at once; `leave` it. Raises RefusedError and RequestTooLargeError."""
+        if message.start.sampling.HasField("grammar"):
+            raise InvalidFieldError("sampling.grammar", "has to be compiled: such a call has a stream of its own")
+        engine = self._intake.engine
+        return self._enter(convert.request_from_pb(message.start, engine.limits, engine.loop.now()), message, metadata)
+
+    async def enter_alone(self, message: pb.GenerateRequest | None, metadata: abc.Mapping[str, str]) -> Call:
+        """The same, of a call that may take its time: nobody waits behind it."""
         if message is None or not message.HasField("start"):
             raise InvalidFieldError("start", "must be the first message")
-        start, engine = message.start, self._intake.engine
-        request = convert.request_from_pb(start, engine.limits, engine.loop.now())
+        request = await constraints.request_from_pb(message.start, self._intake.engine, self._intake.grammars)
+        return self._enter(request, message, metadata)
+
+    def _enter(self, request: Request, message: pb.GenerateRequest, metadata: abc.Mapping[str, str]) -> Call:
+        start = message.start
         call = self._intake.enter(request, metadata, Account(start.ledger_id, start.usage_tag, start.sender_id))
         if (outlet := call.told_queue(start.reports_queue)) is not None:
             self._reports.watch(request.generation_id, outlet)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from engine.core.errors import RequestTooLargeError
-from engine.core.events import Admitted, Finished, Preempted, Resumed, TokensEmitted
+from engine.core.events import Admitted, Finished, Preempted, PromptScored, Resumed, TokensEmitted
 from engine.core.plan import TokenLogprobs
 from engine.core.types import (
     MAX_WEIGHT,
@@ -22,16 +22,14 @@ from engine.core.types import (
     PreemptionMode,
     PriorityClass,
     Request,
-    SamplingParams,
 )
 from engine.errors import InvalidFieldError, ProtocolVersionError
 from engine.loop_messages import Abort, Accepted, Control, Grant, Outlet, QueuedAt, SetClass, SetReaderBlocked, Update
 from engine.server.request_messages import queued_to_pb
+from engine.server.sampling_messages import Interval, check, check_token_ids, sampling_from_pb, stop_token_ids
 from evenflow.engine.v1 import engine_pb2 as pb
 
 PROTOCOL_VERSION = 1
-MAX_STOP_TOKEN_IDS = 256
-MAX_NUM_LOGPROBS = 20
 MAX_ID_CHARACTERS = 128
 MAX_TAG_BYTES = 16 << 10
 
@@ -43,34 +41,6 @@ CANCEL_REASONS = {
     pb.CANCEL_REASON_STOP_STRING: FinishReason.STOP,
     pb.CANCEL_REASON_DEADLINE: FinishReason.DEADLINE,
     pb.CANCEL_REASON_KEY_REVOKED: FinishReason.CANCELLED,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Numbers from `low` to `high`; `low` itself belongs to it unless `is_low_open`."""
-
-    low: float
-    high: float
-    is_low_open: bool = False
-
-    def holds(self, value: float) -> bool:
-        """False for NaN, too."""
-        return self.low <= value <= self.high and not (self.is_low_open and value == self.low)
-
-    def __str__(self) -> str:
-        return f"{'(' if self.is_low_open else '['}{self.low:g}, {self.high:g}]"
-
-
-# The public API's ranges: `evenflow.inference.v1.SamplingOptions`.
-SAMPLING_INTERVALS = {
-    "temperature": Interval(0, 100),
-    "top_p": Interval(0, 1, is_low_open=True),
-    "min_p": Interval(0, 1),
-    "repetition_penalty": Interval(0, 100, is_low_open=True),
-    "presence_penalty": Interval(-2, 2),
-    "frequency_penalty": Interval(-2, 2),
-    "num_logprobs": Interval(0, MAX_NUM_LOGPROBS),
 }
 
 
@@ -100,12 +70,12 @@ def check_protocol_version(version: int) -> None:
 def request_from_pb(start: pb.StartGeneration, limits: Limits, now: Nanos) -> Request:
     """The request that arrives `now`. Whether prompt and output fit together is for the scheduler to say."""
     check_protocol_version(start.protocol_version)
-    _check("generation_id", 0 < len(start.generation_id) <= MAX_ID_CHARACTERS, "must have 1 to 128 characters")
-    _check("max_output_tokens", start.max_output_tokens >= 1, "must be at least 1")
-    _check("grant_output_tokens", start.grant_output_tokens >= 0, "must be at least 0")
-    _check("sender_id", len(start.sender_id) <= MAX_ID_CHARACTERS, f"must have at most {MAX_ID_CHARACTERS} characters")
-    _check("ledger_id", len(start.ledger_id) <= MAX_ID_CHARACTERS, f"must have at most {MAX_ID_CHARACTERS} characters")
-    _check("usage_tag", len(start.usage_tag) <= MAX_TAG_BYTES, f"must have at most {MAX_TAG_BYTES} bytes")
+    check("generation_id", 0 < len(start.generation_id) <= MAX_ID_CHARACTERS, "must have 1 to 128 characters")
+    check("max_output_tokens", start.max_output_tokens >= 1, "must be at least 1")
+    check("grant_output_tokens", start.grant_output_tokens >= 0, "must be at least 0")
+    check("sender_id", len(start.sender_id) <= MAX_ID_CHARACTERS, f"must have at most {MAX_ID_CHARACTERS} characters")
+    check("ledger_id", len(start.ledger_id) <= MAX_ID_CHARACTERS, f"must have at most {MAX_ID_CHARACTERS} characters")
+    check("usage_tag", len(start.usage_tag) <= MAX_TAG_BYTES, f"must have at most {MAX_TAG_BYTES} bytes")
     _check_prompt(start, limits)
     return Request(
         generation_id=start.generation_id,
@@ -113,8 +83,8 @@ def request_from_pb(start: pb.StartGeneration, limits: Limits, now: Nanos) -> Re
         prompt_token_ids=tuple(start.prompt_token_ids),
         max_output_tokens=start.max_output_tokens,
         arrived_at=now,
-        sampling=_sampling(start),
-        stop_token_ids=_stop_token_ids(start.sampling, limits),
+        sampling=sampling_from_pb(start, limits.vocabulary_size),
+        stop_token_ids=stop_token_ids(start.sampling, limits.vocabulary_size, limits.eos_token_ids),
         priority_class=class_from_pb(start.priority_class),
         deadline=Nanos(now + start.deadline_ns) if start.HasField("deadline_ns") else None,
         queue_deadline=Nanos(now + start.max_queue_wait_ns) if start.HasField("max_queue_wait_ns") else None,
@@ -128,7 +98,7 @@ def control_from_pb(message: pb.GenerateRequest, outlet: Outlet, generation_id: 
     """What the gateway says about a request that it has started."""
     match message.WhichOneof("message"):
         case "grant":
-            _check("grant.max_output_tokens", message.grant.max_output_tokens >= 0, "must be at least 0")
+            check("grant.max_output_tokens", message.grant.max_output_tokens >= 0, "must be at least 0")
             return Grant(outlet, generation_id, message.grant.max_output_tokens)
         case "set_class":
             return SetClass(outlet, generation_id, class_from_pb(message.set_class.priority_class))
@@ -146,8 +116,8 @@ def control_from_pb(message: pb.GenerateRequest, outlet: Outlet, generation_id: 
 
 def class_from_pb(message: pb.PriorityClass) -> PriorityClass:
     """The class, checked."""
-    _check("priority_class.name", 0 < len(message.name) <= MAX_ID_CHARACTERS, "must have 1 to 128 characters")
-    _check("priority_class.min_share", Interval(0, 1).holds(message.min_share), "must be in [0, 1]")
+    check("priority_class.name", 0 < len(message.name) <= MAX_ID_CHARACTERS, "must have 1 to 128 characters")
+    check("priority_class.min_share", Interval(0, 1).holds(message.min_share), "must be in [0, 1]")
     return PriorityClass(message.name, message.rank, message.min_share, message.preemptible)
 
 
@@ -163,6 +133,9 @@ def response_from_update(update: Update, arrived_unix_ns: int) -> pb.GenerateRes
         case TokensEmitted(_, token_ids, logprobs):
             chunk = pb.TokenChunk(token_ids=token_ids, logprobs=[_logprobs_to_pb(entry) for entry in logprobs])
             return pb.GenerateResponse(token_chunk=chunk)
+        case PromptScored(_, logprobs):
+            scored = pb.TokenChunk(prompt_logprobs=[_logprobs_to_pb(entry) for entry in logprobs])
+            return pb.GenerateResponse(token_chunk=scored)
         case Preempted(_, mode, reason):
             return pb.GenerateResponse(preempted=pb.Preempted(mode=_MODES[mode], reason=_PAUSE_REASONS[reason]))
         case Resumed():
@@ -193,58 +166,23 @@ _FINISH_REASONS = {
 }
 
 
-def _check(field: str, is_valid: bool, problem: str) -> None:
-    if not is_valid:
-        raise InvalidFieldError(field, problem)
-
-
 def _check_prompt(start: pb.StartGeneration, limits: Limits) -> None:
     num_tokens = len(start.prompt_token_ids)
-    _check("prompt_token_ids", num_tokens > 0, "must not be empty")
+    check("prompt_token_ids", num_tokens > 0, "must not be empty")
     if num_tokens > limits.max_request_tokens:  # looking at each of millions of ids would hold up every other call
         raise RequestTooLargeError(num_tokens + start.max_output_tokens, limits.max_request_tokens)
-    _check_token_ids("prompt_token_ids", start.prompt_token_ids, limits)
-
-
-def _check_token_ids(field: str, token_ids: abc.Sequence[int], limits: Limits) -> None:
-    if token_ids and max(token_ids) >= limits.vocabulary_size:
-        raise InvalidFieldError(field, f"must be below the vocabulary's size, {limits.vocabulary_size}")
+    check_token_ids("prompt_token_ids", start.prompt_token_ids, limits.vocabulary_size)
 
 
 def _path(nodes: abc.Sequence[pb.WeightedNode]) -> tuple[PathNode, ...]:
-    _check("path", len(nodes) > 0, "must not be empty")
+    check("path", len(nodes) > 0, "must not be empty")
     for node in nodes:
         # The path joined by "/" is the tenant's identity.
         is_id = 0 < len(node.id) <= MAX_ID_CHARACTERS and "/" not in node.id
-        _check("path.id", is_id, "must have 1 to 128 characters and no slash")
+        check("path.id", is_id, "must have 1 to 128 characters and no slash")
         is_weight = MIN_WEIGHT <= node.weight <= MAX_WEIGHT
-        _check("path.weight", is_weight, f"must be from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
+        check("path.weight", is_weight, f"must be from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
     return tuple(PathNode(node.id, node.weight) for node in nodes)
-
-
-def _sampling(start: pb.StartGeneration) -> SamplingParams:
-    _check("sampling", start.HasField("sampling"), "is required")
-    sampling = start.sampling
-    for name, interval in SAMPLING_INTERVALS.items():
-        _check(f"sampling.{name}", interval.holds(getattr(sampling, name)), f"must be in {interval}")
-    return SamplingParams(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        seed=sampling.seed,
-        num_logprobs=sampling.num_logprobs if sampling.HasField("num_logprobs") else None,
-    )
-
-
-def _stop_token_ids(sampling: pb.Sampling, limits: Limits) -> frozenset[int]:
-    token_ids = sampling.stop_token_ids
-    _check("sampling.stop_token_ids", len(token_ids) <= MAX_STOP_TOKEN_IDS, f"must be at most {MAX_STOP_TOKEN_IDS}")
-    _check_token_ids("sampling.stop_token_ids", token_ids, limits)
-    return frozenset(token_ids) | (frozenset() if sampling.ignore_eos else limits.eos_token_ids)
 
 
 def _logprobs_to_pb(entry: TokenLogprobs) -> pb.TokenLogprobs:

@@ -26,7 +26,7 @@ def model_info_to_pb(model: "ModelInfo", config: SchedulerConfig) -> pb.GetModel
         protocol_version=PROTOCOL_VERSION,
         name=model.name,
         architecture=model.architecture,
-        dtype=model.dtype,
+        dtype=model.quantization or model.dtype,
         parameter_count=model.parameter_count,
         context_tokens=model.context_tokens,
         vocabulary_size=model.vocabulary_size,

@@ -18,6 +18,7 @@ from engine.core.events import Admitted, Event, Finished, Preempted
 from engine.core.types import FinishReason, Nanos, PauseReason, PreemptionMode, Request
 from engine.decision_log import PolicyChoice
 from engine.errors import DrainingError, NotReadyError, RefusedError
+from engine.grammars.compiler import GrammarCompiler, Vocabulary
 from engine.loop import EngineLoop
 from engine.loop_messages import Abort, Accepted, Outlet, QueuedAt, Refused, Submit, Update
 from engine.request_trace import RequestTrace
@@ -106,6 +107,7 @@ class Intake:
         self.preemptions: Counter[tuple[PreemptionMode, PauseReason]] = Counter()
         self._tracing = tracing
         self._engine: Engine | None = None
+        self._grammars: GrammarCompiler | None = None
         self._problem = "the model is being loaded"
         self._calls: set[Call] = set()
         self._is_idle = asyncio.Event()
@@ -123,6 +125,13 @@ class Intake:
             raise NotReadyError(self._problem)
         return self._engine
 
+    @property
+    def grammars(self) -> GrammarCompiler:
+        """Of the model. Raises NotReadyError while there is none."""
+        if self._grammars is None:
+            raise NotReadyError(self._problem)
+        return self._grammars
+
     async def begin(self) -> None:
         """Health says NOT_SERVING until `open`."""
         for service in HEALTH_SERVICES:
@@ -130,7 +139,10 @@ class Intake:
 
     async def open(self, engine: Engine) -> None:
         """Requests may enter."""
-        self._engine = engine
+        model = engine.model
+        grammars = GrammarCompiler(Vocabulary(model.tokenizer_json, model.vocabulary_size, model.eos_token_ids))
+        await grammars.prepare()
+        self._engine, self._grammars = engine, grammars
         for service in HEALTH_SERVICES:
             await self.health.set(service, health_pb2.HealthCheckResponse.SERVING)
 

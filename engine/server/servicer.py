@@ -270,7 +270,7 @@ class EngineServicer:
                 message = await incoming.read(context)
         except TimeoutError:
             raise InvalidFieldError("start", f"did not come within {START_TIMEOUT_S:g} s") from None
-        return self._calls.enter(message, incoming.trace_metadata(context))
+        return await self._calls.enter_alone(message, incoming.trace_metadata(context))
 
     async def _write_updates(self, call: Call, context: Context) -> Refusal | None:
         """Write what happens to the request until its end; returns the refusal if that is how it ends."""

@@ -184,7 +184,9 @@ class EngineClient:
         await self._channel.close()
 
     def _line(self, request: EngineRequest, metadata: abc.Mapping[str, str]) -> Line:
-        if not self._has_shared or len(request.prompt_token_ids) > MAX_PROMPT_TOKENS:
+        # What is long, or has to be compiled first, would hold up the others.
+        is_slow = len(request.prompt_token_ids) > MAX_PROMPT_TOKENS or request.sampling.grammar is not None
+        if not self._has_shared or is_slow:
             return OwnLine(self._stub, request, metadata, self._refused.set)
         if self._shared is None or self._shared.is_over:
             self._shared = SharedStream(self._stub)

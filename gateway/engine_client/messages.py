@@ -55,9 +55,28 @@ class PriorityClass:
     preemptible: bool
 
 
+class GrammarKind(Enum):
+    """What language a grammar is written in; the values are the wire's names."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an output has to be."""
+
+    kind: GrammarKind
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn and when the engine stops by itself. `num_logprobs` None: none are returned."""
+    """How tokens are drawn and when the engine stops by itself. `num_logprobs` None: none are returned.
+
+    `logit_biases` are (token id, bias); an empty `allowed_token_ids` allows all tokens.
+    """
 
     temperature: float
     top_k: int
@@ -70,6 +89,10 @@ class Sampling:
     stop_token_ids: tuple[int, ...]
     ignore_eos: bool
     num_logprobs: int | None
+    num_prompt_logprobs: int | None = None
+    logit_biases: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +163,14 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class TokenChunk:
-    """Everything sampled since the last chunk; `logprobs` is empty or has one entry per token."""
+    """Everything sampled since the last chunk; `logprobs` is empty or has one entry per token.
+
+    `prompt_logprobs` are of the prompt's next tokens, from the second one on.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...]
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,14 @@ _ENGINE_FAULTS = frozenset(
         grpc.StatusCode.ALREADY_EXISTS,
     }
 )
+# The engine's names of what a request says, and the public ones, where they differ.
+_SPEC_FIELDS = {
+    "sampling.grammar": "output.format",
+    "sampling.biased_token_ids": "sampling.logit_bias",
+    "sampling.biases": "sampling.logit_bias",
+    "sampling.num_prompt_logprobs": "output.prompt_logprobs",
+    "sampling.num_logprobs": "output.logprobs",
+}
 # The engine's names of what an administrator sets, and the public ones.
 _POLICY_FIELDS = {
     "name": "scheduling_policy",
@@ -71,7 +79,8 @@ def typed_status(status: EngineStatus, *, is_answered: bool) -> GatewayError:
     field_error = _FIELD_ERRORS.get(status.reason)
     if field_error is not None:
         text, name = status.message or status.reason, status.metadata.get("field", "")
-        return field_error(FieldViolation(f"spec.{name}" if name else "spec", text), metadata=status.metadata)
+        # The engine's text begins with its own name of the field.
+        return field_error(FieldViolation(_public(name), text.removeprefix(f"{name} ")), metadata=status.metadata)
     if is_answered:
         return EngineLostError()
     if status.reason == "PROTOCOL_VERSION":
@@ -79,6 +88,14 @@ def typed_status(status: EngineStatus, *, is_answered: bool) -> GatewayError:
     if status.code in _ENGINE_FAULTS:
         return InternalError(f"the engine failed: {status.code.name}: {status.message}")
     return NoEngineError()
+
+
+def _public(field: str) -> str:
+    """What the public protocol calls a field of the engine's."""
+    for engines, ours in _SPEC_FIELDS.items():
+        if field == engines or field.startswith(f"{engines}."):
+            return f"spec.{ours}{field.removeprefix(engines)}"
+    return f"spec.{field}" if field else "spec"
 
 
 def typed_switch(error: grpc.aio.AioRpcError) -> GatewayError:

@@ -1,5 +1,7 @@
 """Plain values to protocol messages of `evenflow.engine.v1`, and back. Pure."""
 
+from collections import abc
+
 from google.protobuf import message as pb_message
 
 from evenflow.engine.v1 import engine_pb2 as pb
@@ -13,6 +15,8 @@ from gateway.engine_client.messages import (
     EngineUsage,
     Finished,
     FinishReason,
+    Grammar,
+    GrammarKind,
     ModelInfo,
     Preempted,
     PriorityClass,
@@ -160,15 +164,35 @@ def _sampling_to_pb(sampling: Sampling) -> pb.Sampling:
         stop_token_ids=sampling.stop_token_ids,
         ignore_eos=sampling.ignore_eos,
         num_logprobs=sampling.num_logprobs,
+        num_prompt_logprobs=sampling.num_prompt_logprobs,
+        biased_token_ids=[token_id for token_id, _ in sampling.logit_biases],
+        biases=[bias for _, bias in sampling.logit_biases],
+        allowed_token_ids=sampling.allowed_token_ids,
+        grammar=None if sampling.grammar is None else _grammar_to_pb(sampling.grammar),
     )
+
+
+def _grammar_to_pb(grammar: Grammar) -> pb.Grammar:
+    match grammar.kind:
+        case GrammarKind.JSON_SCHEMA:
+            return pb.Grammar(json_schema=grammar.text)
+        case GrammarKind.REGEX:
+            return pb.Grammar(regex=grammar.text)
+        case GrammarKind.LARK:
+            return pb.Grammar(lark=grammar.text)
 
 
 def _chunk_from_pb(chunk: pb.TokenChunk) -> TokenChunk:
-    logprobs = tuple(
-        TokenLogprobs(entry.logprob, tuple(zip(entry.top_token_ids, entry.top_logprobs, strict=True)))
-        for entry in chunk.logprobs
+    return TokenChunk(
+        tuple(chunk.token_ids), _logprobs_from_pb(chunk.logprobs), _logprobs_from_pb(chunk.prompt_logprobs)
     )
-    return TokenChunk(tuple(chunk.token_ids), logprobs)
+
+
+def _logprobs_from_pb(entries: abc.Iterable[pb.TokenLogprobs]) -> tuple[TokenLogprobs, ...]:
+    return tuple(
+        TokenLogprobs(entry.logprob, tuple(zip(entry.top_token_ids, entry.top_logprobs, strict=True)))
+        for entry in entries
+    )
 
 
 def _finished_from_pb(finished: pb.Finished) -> Finished:

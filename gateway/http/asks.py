@@ -30,6 +30,14 @@ _BRANCHES = frozenset(
         "list[TextPart]",
         "list[InputMessage]",
         "list[ResponsePart]",
+        "literal['none','auto','required']",
+        "NamedChoice",
+        "PlainMessage",
+        "AssistantMessage",
+        "ToolMessage",
+        "PlainFormat",
+        "SchemaResponse",
+        "[key]",
     }
 )
 # Its names are the client's, and it has no union.

@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from gateway.engine_client import TokenLogprobs
 from gateway.errors import GatewayError
+from gateway.http.called_tools import CallReader, OfferedTools, ToolCall, ToolCallDelta
 from gateway.http.event_stream import DONE, event
 from gateway.http.failure_events import failure_event
 from gateway.http.generating import Result
@@ -41,9 +42,15 @@ class ChatLogprobs(BaseModel):
 
 
 class Message(BaseModel):
+    """`content` is null where there are calls and nothing else."""
+
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+ChatFinishWord = FinishWord | Literal["tool_calls"]
 
 
 class Choice(BaseModel):
@@ -52,7 +59,7 @@ class Choice(BaseModel):
     index: int
     message: Message
     logprobs: ChatLogprobs | None
-    finish_reason: FinishWord
+    finish_reason: ChatFinishWord
     stop_reason: StopReason | None
 
 
@@ -70,13 +77,14 @@ class ChatCompletion(BaseModel):
 class MessageDelta(BaseModel):
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChunkChoice(BaseModel):
     index: int
     delta: MessageDelta
     logprobs: ChatLogprobs | None
-    finish_reason: FinishWord | None
+    finish_reason: ChatFinishWord | None
     stop_reason: StopReason | None = None
 
 
@@ -94,13 +102,17 @@ class ChatCompletionChunk(BaseModel):
 
 
 class ChatWording:
-    """The answer to one chat. `includes_usage`: a stream tells it."""
+    """The answer to one chat. `includes_usage`: a stream tells it. `tools`: what it may call, if anything."""
 
-    def __init__(self, head: Head, *, has_logprobs: bool, includes_usage: bool) -> None:
+    def __init__(
+        self, head: Head, *, has_logprobs: bool, includes_usage: bool, tools: OfferedTools | None = None
+    ) -> None:
         self._head = head
         self._has_logprobs = has_logprobs
         self._includes_usage = includes_usage
         self._texts = Pieces(lambda choice, text: self._piece(choice, MessageDelta(content=text), None))
+        self._tools = tools
+        self._readers: dict[int, CallReader] = {}
 
     def whole(self, results: abc.Sequence[Result]) -> ChatCompletion:
         return ChatCompletion(
@@ -116,17 +128,22 @@ class ChatWording:
         return self._piece(choice, MessageDelta(role="assistant", content=""), None)
 
     def delta(self, choice: int, delta: Delta) -> bytes:
-        if not self._has_logprobs and delta.text:
+        if not self._has_logprobs and self._tools is None and delta.text:
             return self._texts.piece(choice, delta.text)
         logprobs = self._logprobs((delta,))
+        if self._tools is not None:
+            return self._pieces(choice, self._reader(choice, self._tools).push(delta.text), logprobs)
         if not delta.text and not (logprobs and logprobs.content):
             return b""  # the tokens are counted; they add nothing that can be shown
         return self._piece(choice, MessageDelta(content=delta.text), logprobs)
 
     def ending(self, choice: int, outcome: Outcome) -> bytes:
-        word, reason = finish_word(outcome), stop_reason(outcome)
+        rest = b""
+        if self._tools is not None:
+            rest = self._pieces(choice, self._reader(choice, self._tools).finish(), None)
+        word, reason = self._finish_word(choice, outcome), stop_reason(outcome)
         end = ChunkChoice(index=choice, delta=MessageDelta(), logprobs=None, finish_reason=word, stop_reason=reason)
-        return self._event([end])
+        return rest + self._event([end])
 
     def closing(self, outcomes: abc.Sequence[Outcome]) -> bytes:
         return (self._event([], Usage.of(outcomes)) if self._includes_usage else b"") + DONE
@@ -141,10 +158,43 @@ class ChatWording:
     def _choice(self, index: int, result: Result) -> Choice:
         return Choice(
             index=index,
-            message=Message(content=result.text),
+            message=self._message(index, result.text),
             logprobs=self._logprobs(result.deltas),
-            finish_reason=finish_word(result.outcome),
+            finish_reason=self._finish_word(index, result.outcome),
             stop_reason=stop_reason(result.outcome),
+        )
+
+    def _message(self, choice: int, text: str) -> Message:
+        if self._tools is None:
+            return Message(content=text)
+        reader = self._reader(choice, self._tools)
+        parts = [*reader.push(text), *reader.finish()]
+        calls = [ToolCall(id=part.id, function=part.function) for part in parts if isinstance(part, ToolCallDelta)]
+        said = "".join(part for part in parts if isinstance(part, str))
+        return Message(content=said or None, tool_calls=calls) if calls else Message(content=said)
+
+    def _reader(self, choice: int, tools: OfferedTools) -> CallReader:
+        if choice not in self._readers:
+            self._readers[choice] = tools.reader(self._head.generation_id, choice)
+        return self._readers[choice]
+
+    def _finish_word(self, choice: int, outcome: Outcome) -> ChatFinishWord:
+        """After the choice's last text."""
+        word = finish_word(outcome)
+        reader = self._readers.get(choice)
+        return "tool_calls" if word == "stop" and reader is not None and reader.num_calls else word
+
+    def _pieces(self, choice: int, parts: abc.Sequence[str | ToolCallDelta], logprobs: ChatLogprobs | None) -> bytes:
+        """`logprobs` come with the first one, or alone."""
+        deltas = [
+            MessageDelta(tool_calls=[part]) if isinstance(part, ToolCallDelta) else MessageDelta(content=part)
+            for part in parts
+        ]
+        if not deltas and logprobs is not None and logprobs.content:
+            deltas = [MessageDelta(content="")]
+        empty = None if logprobs is None else ChatLogprobs(content=[])
+        return b"".join(
+            self._piece(choice, delta, empty if number else logprobs) for number, delta in enumerate(deltas)
         )
 
     def _piece(self, index: int, delta: MessageDelta, logprobs: ChatLogprobs | None) -> bytes:

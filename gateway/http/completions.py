@@ -11,6 +11,7 @@ from gateway.http.asks import OFF, Neutral
 from gateway.http.chat import copies
 from gateway.http.generation_ask import MAX_CHOICES, CompletionAsk, Options, base_spec, labels_of
 from gateway.http.param_names import renaming
+from gateway.http.structure import LogitBias, set_bias
 from gateway.servicer.validation import MAX_LOGPROBS
 
 MAX_PROMPT_TOKENS = 2**20
@@ -33,6 +34,7 @@ completion_params = renaming(
         "text": "prompt",
         "token_ids": "prompt",
         "token_ids.ids": "prompt",
+        "output.prompt_logprobs": "logprobs",
         "stopping.max_output_tokens": "max_tokens",
     }
 )
@@ -43,8 +45,6 @@ class CompletionRequest(CompletionAsk):
 
     NEUTRAL: ClassVar[Neutral] = {
         "best_of": (None, 1),
-        "echo": (None, False),
-        "logit_bias": (None, {}),
         "suffix": (None, ""),
         "prompt_cache_key": OFF,
         "store": (None, False),
@@ -52,6 +52,13 @@ class CompletionRequest(CompletionAsk):
 
     prompt: Prompts
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    echo: bool | None = None
+    logit_bias: LogitBias | None = None
+
+    @property
+    def echoed(self) -> list[str | list[int]] | None:
+        """Each choice's prompt, to be told before its output; None: it is not."""
+        return [prompt for prompt in _prompts(self.prompt) for _ in range(self.n or 1)] if self.echo else None
 
     def specs(self) -> abc.Sequence[pb.GenerationSpec]:
         """Each prompt's choices, one after the other. Raises InvalidFieldError."""
@@ -60,6 +67,9 @@ class CompletionRequest(CompletionAsk):
         if number * len(prompts) > MAX_CHOICES:
             raise InvalidFieldError(FieldViolation("n", f"must be such that there are at most {MAX_CHOICES} choices"))
         base = base_spec(self, Options(self.max_tokens, self.logprobs, labels_of(self)))
+        set_bias(base, self.logit_bias)
+        if self.echo and self.logprobs is not None:
+            base.output.prompt_logprobs = self.logprobs
         return [spec for prompt in prompts for spec in copies(_with_prompt(base, prompt), number)]
 
 

@@ -12,14 +12,18 @@ from gateway.http.generating import Result
 from gateway.http.pieces import Pieces
 from gateway.http.reply_parts import FinishWord, Head, StopReason, Usage, finish_word, shown_logprobs, stop_reason
 from gateway.servicer.outcome import Delta, Outcome
+from gateway.tokenizer import OutputText, Tokenizer
 
 
 class TextLogprobs(BaseModel):
-    """One entry per token in each list. `text_offset` counts characters from the beginning of the choice's tokens."""
+    """One entry per token in each list. `text_offset` counts characters from the beginning of the choice's tokens.
+
+    Of a prompt that is told, too, the first token has no log-probability.
+    """
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -47,10 +51,19 @@ class Completion(BaseModel):
 
 
 class CompletionWording:
-    """The answer to one request. `includes_usage`: a stream tells it."""
+    """The answer to one request. `includes_usage`: a stream tells it. `echoed`: the choices' prompts, told before their
+    outputs."""
 
-    def __init__(self, head: Head, *, has_logprobs: bool, includes_usage: bool) -> None:
+    def __init__(
+        self,
+        head: Head,
+        *,
+        has_logprobs: bool,
+        includes_usage: bool,
+        echoed: abc.Sequence[str | abc.Sequence[int]] | None = None,
+    ) -> None:
         self._head = head
+        self._echoed = None if echoed is None else [_text_of(prompt, head.tokenizer) for prompt in echoed]
         self._has_logprobs = has_logprobs
         self._includes_usage = includes_usage
         self._offset_by_choice: dict[int, int] = {}
@@ -62,7 +75,10 @@ class CompletionWording:
         return completion
 
     def opening(self, choice: int) -> bytes:
-        return b""
+        if self._echoed is None:
+            return b""
+        text = self._echoed[choice]
+        return self._event([TextChoice(index=choice, text=text, logprobs=None, finish_reason=None, stop_reason=None)])
 
     def delta(self, choice: int, delta: Delta) -> bytes:
         if not self._has_logprobs and delta.text:
@@ -107,7 +123,7 @@ class CompletionWording:
     def _whole_choice(self, index: int, result: Result) -> TextChoice:
         return TextChoice(
             index=index,
-            text=result.text,
+            text=("" if self._echoed is None else self._echoed[index]) + result.text,
             logprobs=self._logprobs(index, result.deltas),
             finish_reason=finish_word(result.outcome),
             stop_reason=stop_reason(result.outcome),
@@ -119,11 +135,21 @@ class CompletionWording:
         tokenizer = self._head.tokenizer
         told = TextLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
         for delta in deltas:
-            for token_id, entry in shown_logprobs(delta, tokenizer):
+            for token_id, entry in (*delta.prompt, *shown_logprobs(delta, tokenizer)):
                 token, offset = tokenizer.token_text(token_id), self._offset_by_choice.get(choice, 0)
+                top = () if entry is None else entry.top
                 told.tokens.append(token)
-                told.token_logprobs.append(entry.logprob)
-                told.top_logprobs.append({tokenizer.token_text(top_id): logprob for top_id, logprob in entry.top})
+                told.token_logprobs.append(None if entry is None else entry.logprob)
+                told.top_logprobs.append(
+                    None if entry is None else {tokenizer.token_text(top_id): logprob for top_id, logprob in top}
+                )
                 told.text_offset.append(offset)
                 self._offset_by_choice[choice] = offset + len(token)
         return told
+
+
+def _text_of(prompt: str | abc.Sequence[int], tokenizer: Tokenizer) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    text = OutputText(tokenizer)
+    return text.push(prompt).text + text.finish()

@@ -8,6 +8,7 @@ from gateway.auth import current_principal
 from gateway.errors_requests import ModelNotFoundError
 from gateway.http.asks import parsed
 from gateway.http.call import HttpCall
+from gateway.http.called_tools import OfferedTools
 from gateway.http.chat import ChatCompletionRequest
 from gateway.http.chat_reply import ChatWording
 from gateway.http.completions import CompletionRequest
@@ -19,6 +20,7 @@ from gateway.http.reply_parts import Head
 from gateway.http.responses import ResponseRequest
 from gateway.http.responses_reply import ResponseWording
 from gateway.http.tokenize import TokenizeRequest, tokenized
+from gateway.servicer.attachment import Served
 from gateway.servicer.launch import Launcher
 from gateway.servicer.prompt import encode
 from gateway.servicer.validation import MAX_NAME_CHARS
@@ -40,7 +42,10 @@ class Endpoints:
             call,
             specs,
             lambda choices: ChatWording(
-                Head.of(choices), has_logprobs=bool(ask.logprobs), includes_usage=ask.includes_usage
+                Head.of(choices),
+                has_logprobs=bool(ask.logprobs),
+                includes_usage=ask.includes_usage,
+                tools=_offered(ask, choices),
             ),
             is_stream=bool(ask.stream),
         )
@@ -52,7 +57,10 @@ class Endpoints:
             call,
             specs,
             lambda choices: CompletionWording(
-                Head.of(choices), has_logprobs=ask.logprobs is not None, includes_usage=ask.includes_usage
+                Head.of(choices),
+                has_logprobs=ask.logprobs is not None,
+                includes_usage=ask.includes_usage,
+                echoed=ask.echoed,
             ),
             is_stream=bool(ask.stream),
         )
@@ -82,6 +90,13 @@ class Endpoints:
             raise ModelNotFoundError(name[:MAX_NAME_CHARS])
         model = self.launcher.models.resolve(name, current_principal().model_grants, "model")
         await call.respond(200, Model.of(model.info, self.started_unix_s).model_dump_json().encode())
+
+
+def _offered(ask: ChatCompletionRequest, choices: abc.Sequence[Served]) -> OfferedTools | None:
+    """What the answer may call, in the style of the model; None: nothing."""
+    if not ask.offered:
+        return None
+    return OfferedTools(choices[0].transcript.tokenizer.tool_style, ask.offered, ask.is_single_call)
 
 
 def _addressed(

@@ -1,5 +1,6 @@
 """`POST /v1/responses`: the part of it that is text in and text out. Nothing is stored, so nothing is continued."""
 
+import json
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -18,6 +19,7 @@ from gateway.http.generation_ask import (
     labels_of,
 )
 from gateway.http.param_names import renaming
+from gateway.http.structure import JsonObject, ToolName
 from gateway.servicer.validation import MAX_CHAT_MESSAGES, MAX_LOGPROBS
 
 LOGPROBS = "message.output_text.logprobs"
@@ -27,6 +29,8 @@ response_params = renaming(
         "prompt": "input",
         "chat": "input",
         "chat.messages": "input",
+        "output.format": "text.format",
+        "output.format.json_schema": "text.format.schema",
         "output.logprobs": "top_logprobs",
         "stopping.max_output_tokens": "max_output_tokens",
     }
@@ -62,6 +66,43 @@ class InputMessage(Ask):
         return message_of(self.role, self.content)
 
 
+class TextFormat(Ask):
+    """`name`, `schema` and what follows belong to the type `json_schema`, which needs the first two."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: ToolName | None = None
+    schema_: Annotated[JsonObject | None, Field(alias="schema")] = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextSettings(Ask):
+    """What the output has to be."""
+
+    NEUTRAL: ClassVar[Neutral] = {"verbosity": OFF}
+
+    format: TextFormat | None = None
+
+    def require_known(self, path: str = "") -> None:
+        super().require_known(path)
+        if self.format is None:
+            return
+        self.format.require_known(f"{path}format.")
+        is_named, has_schema = self.format.name is not None, self.format.schema_ is not None
+        if is_named != has_schema or has_schema != (self.format.type == "json_schema"):
+            text = "belongs to the type json_schema, which needs it and a name"
+            raise InvalidFieldError(FieldViolation(f"{path}format.schema", text))
+
+    def set_on(self, spec: pb.GenerationSpec) -> None:
+        """`spec` asks for such an output."""
+        if self.format is None or self.format.type == "text":
+            return
+        if self.format.schema_ is None:
+            spec.output.format.json_object = True
+        else:
+            spec.output.format.json_schema = json.dumps(self.format.schema_, ensure_ascii=False)
+
+
 class ResponseRequest(GenerationAsk):
     """`instructions` come before the input, as the system's words."""
 
@@ -78,7 +119,6 @@ class ResponseRequest(GenerationAsk):
         "reasoning": (None, {}),
         "store": (None, False),
         "stream_options": (None, {}, {"include_obfuscation": False}),
-        "text": (None, {}, {"format": {"type": "text"}}),
         "tool_choice": (None, "none", "auto"),
         "tools": (None, []),
         "truncation": (None, "disabled"),
@@ -93,6 +133,7 @@ class ResponseRequest(GenerationAsk):
     include: list[Literal["message.output_text.logprobs"]] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     safety_identifier: Label | None = None
+    text: TextSettings | None = None
 
     @property
     def has_logprobs(self) -> bool:
@@ -100,6 +141,8 @@ class ResponseRequest(GenerationAsk):
 
     def require_known(self, path: str = "") -> None:
         super().require_known(path)
+        if self.text is not None:
+            self.text.require_known(f"{path}text.")
         for index, message in enumerate(() if isinstance(self.input, str) else self.input):
             message.require_known(f"{path}input[{index}].")
 
@@ -110,6 +153,8 @@ class ResponseRequest(GenerationAsk):
         num_logprobs = (self.top_logprobs or 0) if self.has_logprobs else None
         labels = labels_of(self, **{SAFETY_IDENTIFIER: self.safety_identifier})
         spec = base_spec(self, Options(self.max_output_tokens, num_logprobs, labels))
+        if self.text is not None:
+            self.text.set_on(spec)
         if self.instructions is not None:
             spec.chat.messages.add(role="system", content=self.instructions)
         if isinstance(self.input, str):

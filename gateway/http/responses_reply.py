@@ -2,9 +2,9 @@
 
 from collections import abc
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from gateway.errors import GatewayError
@@ -14,6 +14,7 @@ from gateway.http.generating import Result
 from gateway.http.refusals import error_object
 from gateway.http.reply_parts import Head, finish_word, shown_logprobs, stop_reason
 from gateway.http.responses import ResponseRequest
+from gateway.http.structure import JsonObject
 from gateway.servicer.outcome import Delta, Outcome
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -58,12 +59,20 @@ class ResponseUsage(BaseModel):
     total_tokens: int
 
 
-class TextFormat(BaseModel):
-    type: Literal["text"] = "text"
+class ShownFormat(BaseModel):
+    """What the output had to be, as it was asked for."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str | None = None
+    description: str | None = None
+    schema_: Annotated[JsonObject | None, Field(alias="schema")] = None
+    strict: bool | None = None
 
 
-class TextSettings(BaseModel):
-    format: TextFormat = TextFormat()
+class ShownText(BaseModel):
+    format: ShownFormat = ShownFormat()
 
 
 class ResponseObject(BaseModel):
@@ -85,7 +94,7 @@ class ResponseObject(BaseModel):
     service_tier: str | None
     store: Literal[False] = False
     temperature: float | None
-    text: TextSettings = TextSettings()
+    text: ShownText = ShownText()
     tool_choice: Literal["none"] = "none"
     tools: list[str] = []
     top_logprobs: int
@@ -192,6 +201,7 @@ class ResponseWording:
             temperature=ask.temperature,
             top_logprobs=ask.top_logprobs or 0,
             top_p=ask.top_p,
+            text=_shown_text(ask),
             usage=None,
             user=ask.user,
             metadata=ask.metadata or {},
@@ -210,6 +220,12 @@ class ResponseWording:
         tokenizer = self._head.tokenizer
         entries = [entry for delta in deltas for entry in shown_logprobs(delta, tokenizer)]
         return [token_logprob(token_id, entry, tokenizer) for token_id, entry in entries]
+
+
+def _shown_text(ask: ResponseRequest) -> ShownText:
+    if ask.text is None or ask.text.format is None:
+        return ShownText()
+    return ShownText(format=ShownFormat.model_validate(ask.text.format.model_dump(by_alias=True)))
 
 
 def _status(outcome: Outcome) -> Status:

@@ -3,7 +3,10 @@
 from collections import abc
 from dataclasses import dataclass
 
+from gateway.engine_client import Grammar
 from gateway.quota_slices import WhenExhausted
+from gateway.tokenizer import ChatMessage
+from gateway.tokenizer.tools import AS_IT_LIKES, ChoiceMode, Tool, ToolChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,15 +15,26 @@ class TextPrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatMessage:
-    role: str
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
 class ChatPrompt:
+    """A chat, and the tools that may be called in its answer."""
+
     messages: tuple[ChatMessage, ...]
     add_generation_prompt: bool
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = AS_IT_LIKES
+
+    @property
+    def offered_tools(self) -> tuple[Tool, ...]:
+        """Those that the model is told of."""
+        return () if self.tool_choice.mode is ChoiceMode.NONE else self.tools
+
+    @property
+    def required_tools(self) -> tuple[Tool, ...]:
+        """Those of which one has to be called; empty: none has to be."""
+        choice = self.tool_choice
+        if choice.mode is not ChoiceMode.REQUIRED:
+            return ()
+        return tuple(tool for tool in self.tools if choice.name in ("", tool.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +49,7 @@ Prompt = TextPrompt | ChatPrompt | TokenPrompt
 
 @dataclass(frozen=True, slots=True)
 class SamplingAsk:
-    """How tokens are drawn; `seed` None: the server draws one."""
+    """How tokens are drawn; `seed` None: the server draws one. An empty `allowed_token_ids` allows all."""
 
     temperature: float
     top_k: int
@@ -45,6 +59,8 @@ class SamplingAsk:
     presence_penalty: float
     frequency_penalty: float
     seed: int | None
+    logit_biases: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +75,12 @@ class StoppingAsk:
 
 @dataclass(frozen=True, slots=True)
 class OutputAsk:
-    """`num_logprobs` None: none are returned."""
+    """`num_logprobs` None: none are returned. `grammar`: what the output has to be."""
 
     num_logprobs: int | None
     returns_token_ids: bool
+    num_prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,17 @@ def delta_to_pb(delta: Delta, tokenizer: Tokenizer, *, with_ids: bool) -> pb.Tok
         token_ids=delta.token_ids if with_ids else (),
         logprobs=logprobs_to_pb(delta, tokenizer),
         output_tokens_so_far=delta.num_output_tokens,
+        prompt_logprobs=prompt_logprobs_to_pb(delta, tokenizer),
     )
+
+
+def prompt_logprobs_to_pb(delta: Delta, tokenizer: Tokenizer) -> list[pb.TokenLogprob]:
+    """One entry per token of the prompt that has something before it."""
+    return [
+        _logprob_to_pb(scored.token_id, scored.logprobs, tokenizer)
+        for scored in delta.prompt
+        if scored.logprobs is not None
+    ]
 
 
 def logprobs_to_pb(delta: Delta, tokenizer: Tokenizer) -> list[pb.TokenLogprob]:

@@ -60,8 +60,8 @@ class Progress:
     num_reader_holds: int = 0
 
     def note_tokens(self, num_tokens: int) -> None:
-        """`num_tokens` came from the engine, which therefore began."""
-        if self.first_token_s is None:
+        """`num_tokens` of output came from the engine, which therefore began."""
+        if num_tokens and self.first_token_s is None:
             self.first_token_s = time.monotonic()
         self.is_scheduled = True
         self.num_received_tokens += num_tokens

@@ -14,6 +14,7 @@ import grpc
 from evenflow.inference.v1 import generation_pb2 as pb
 from evenflow.inference.v1.generation_pb2_grpc import GenerationServiceServicer, add_GenerationServiceServicer_to_server
 from gateway.auth import current_principal
+from gateway.servicer.check import Check
 from gateway.servicer.launch import Launcher
 from gateway.servicer.limits_snapshot import tell
 from gateway.servicer.lookup import Lookup
@@ -27,7 +28,7 @@ from gateway.servicer.shown import (
     stored_response_to_pb,
     stored_stream_to_pb,
 )
-from gateway.servicer.validation import Check, model_name, prompt_from_pb
+from gateway.servicer.validation import model_name, prompt_from_pb
 from gateway.store.generations import StoredUsage
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GenerationService"].full_name

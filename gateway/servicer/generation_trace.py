@@ -13,9 +13,10 @@ from opentelemetry.context import Context
 from gateway import semconv
 from gateway.semconv import Semconv
 from gateway.servicer.ask import ChatPrompt, Prompt, TextPrompt
+from gateway.servicer.job import Job
 from gateway.servicer.measuring import operation_of
 from gateway.servicer.outcome import FinishReason, Outcome
-from gateway.servicer.relay import Generation, Job
+from gateway.servicer.relay import Generation
 from gateway.servicer.watched_text import WatchedText
 from gateway.span_dialects import Attributes, Content, Message, content_attributes, span_name, translated
 from gateway.telemetry import fail_span, is_left_out

@@ -220,6 +220,7 @@ def _joined(deltas: list[Delta]) -> Delta:
         logprobs=tuple([entry for delta in deltas for entry in delta.logprobs]),
         num_tokens=sum(delta.num_tokens for delta in deltas),
         num_output_tokens=deltas[-1].num_output_tokens,
+        prompt=tuple([token for delta in deltas for token in delta.prompt]),
     )
 
 
@@ -227,7 +228,8 @@ def _size(event: Event) -> int:
     """In tokens, where a token with its log-probabilities weighs as much as all that are told of."""
     if not isinstance(event, Delta):
         return 1
-    return event.num_tokens + sum(len(entry.top) for entry in event.logprobs)
+    num_of_prompt = sum(1 if scored.logprobs is None else 1 + len(scored.logprobs.top) for scored in event.prompt)
+    return event.num_tokens + sum(len(entry.top) for entry in event.logprobs) + num_of_prompt
 
 
 def _nobody_to_hold(_is_held: bool) -> None:

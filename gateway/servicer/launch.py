@@ -24,16 +24,18 @@ from gateway.servicer.admission_span import note_admitted, note_refused
 from gateway.servicer.ask import GenerationAsk
 from gateway.servicer.attachment import Served
 from gateway.servicer.deadline import Deadline
+from gateway.servicer.grammar import check_tokens
+from gateway.servicer.job import Job
 from gateway.servicer.journal import JournalSizes
 from gateway.servicer.limits_snapshot import tell_limits
 from gateway.servicer.live import LiveGenerations
 from gateway.servicer.measuring import measured_admission, measured_refusal
 from gateway.servicer.prompt import Prompts
 from gateway.servicer.record import Recorder
-from gateway.servicer.relay import Generation, Job
+from gateway.servicer.relay import Generation
 from gateway.servicer.request_ids import Claim, RequestIds
 from gateway.servicer.served_models import ServedModels
-from gateway.servicer.sizing import Sized, Wish, check_stop_tokens, engine_request
+from gateway.servicer.sizing import Sized, Wish, engine_request
 from gateway.servicer.validation import ask_from_pb
 from gateway.store.generations import StoredUsage
 from gateway.telemetry import current_rpc, inner_span, trace_headers
@@ -182,7 +184,7 @@ class Launcher:
     async def _size(self, wish: Wish, prompts: Prompts) -> Sized:
         ask = wish.ask
         model = self.models.resolve(ask.model, wish.principal.model_grants, "spec.model")
-        check_stop_tokens(ask, model.info)
+        check_tokens(ask, model.info)
         return Sized.of(wish, model, await prompts.encode(ask.prompt, model, "spec"))
 
     async def _admit(self, principal: Principal, demand: Demand, held: Held) -> Admitted:

@@ -9,8 +9,9 @@ from gateway.auth import Principal
 from gateway.errors import GatewayError
 from gateway.meters import Ended, Meters
 from gateway.servicer.ask import ChatPrompt
+from gateway.servicer.job import Job
 from gateway.servicer.outcome import Outcome, Usage
-from gateway.servicer.relay import Generation, Job
+from gateway.servicer.relay import Generation
 
 NS_PER_S = 1e9
 

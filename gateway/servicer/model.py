@@ -7,9 +7,10 @@ import grpc
 from evenflow.inference.v1 import model_pb2 as pb
 from evenflow.inference.v1.model_pb2_grpc import ModelServiceServicer, add_ModelServiceServicer_to_server
 from gateway.auth import current_principal
+from gateway.servicer.check import Check
 from gateway.servicer.convert import model_to_pb, tokenizer_to_pb
 from gateway.servicer.served_models import ServedModels
-from gateway.servicer.validation import Check, model_name
+from gateway.servicer.validation import model_name
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ModelService"].full_name
 

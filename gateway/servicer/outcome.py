@@ -5,6 +5,7 @@ from enum import Enum
 
 from gateway.engine_client import EngineTimings, TokenLogprobs
 from gateway.errors import GatewayError
+from gateway.servicer.prompt_scores import ScoredToken
 
 
 class FinishReason(Enum):
@@ -28,7 +29,8 @@ class Started:
 class Delta:
     """New output: `num_tokens` of it, `num_output_tokens` in all so far.
 
-    `token_ids` are there where the client wants them; `logprobs` is empty or has one entry per token id.
+    `token_ids` are there where the client wants them; `logprobs` is empty or has one entry per token id; `prompt` are
+    the prompt's next tokens, where it wants to hear of these.
     """
 
     text: str
@@ -36,6 +38,7 @@ class Delta:
     logprobs: tuple[TokenLogprobs, ...]
     num_tokens: int
     num_output_tokens: int
+    prompt: tuple[ScoredToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from gateway.errors import FieldViolation, InvalidFieldError
 from gateway.errors_requests import ContextLengthError
 from gateway.servicer.ask import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from gateway.servicer.served_models import ServedModel
-from gateway.tokenizer import ChatMessage, PromptError, PromptTooLargeError
+from gateway.tokenizer import PromptError, PromptTooLargeError
 
 
 class Prompts:
@@ -36,9 +36,8 @@ async def encode(prompt: Prompt, model: ServedModel, path: str) -> tuple[int, ..
             case TextPrompt():
                 ids = await model.tokenizer.encode_async(prompt.text)
             case ChatPrompt():
-                messages = [ChatMessage(message.role, message.content) for message in prompt.messages]
                 ids = await model.tokenizer.encode_chat_async(
-                    messages, add_generation_prompt=prompt.add_generation_prompt
+                    prompt.messages, add_generation_prompt=prompt.add_generation_prompt, tools=prompt.offered_tools
                 )
             case TokenPrompt():
                 return _checked_ids(prompt.ids, model, field)

@@ -18,10 +18,11 @@ from gateway.ledger import Ledger
 from gateway.meters import Meters
 from gateway.servicer.ask import GenerationAsk
 from gateway.servicer.generation_trace import GenerationTrace, Settlement, TraceOptions
+from gateway.servicer.job import Job
 from gateway.servicer.live import LiveGenerations
 from gateway.servicer.measuring import ended_of
 from gateway.servicer.outcome import FinishReason, Outcome
-from gateway.servicer.relay import Generation, Job
+from gateway.servicer.relay import Generation
 from gateway.servicer.request_ids import RequestIds
 from gateway.store.enums import UsageSource
 from gateway.store.usage import UsageEvent

@@ -8,19 +8,16 @@ engine hold the sequence instead of the journal grow.
 import asyncio
 from collections import abc
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import structlog
 
-from gateway.admission_terms import Admitted
-from gateway.auth import Principal
 from gateway.engine_client import (
     Accepted,
     CancelReason,
     EngineCall,
     EngineEvent,
-    EngineRequest,
     Finished,
     Preempted,
     QueuedAt,
@@ -29,11 +26,11 @@ from gateway.engine_client import (
 )
 from gateway.engine_client import Admitted as Scheduled
 from gateway.errors import DrainingError, GatewayError, InternalError, LedgerUnavailableError
-from gateway.servicer.ask import GenerationAsk
 from gateway.servicer.ending import EndCause, Progress, broken, outcome_of
+from gateway.servicer.job import Job, hidden_token_ids
 from gateway.servicer.journal import Journal, JournalSizes
 from gateway.servicer.outcome import Continued, Delta, Outcome, Paused, Queued, Started
-from gateway.servicer.served_models import ServedModel
+from gateway.servicer.prompt_scores import PromptScores
 from gateway.servicer.transcript import Transcript
 from gateway.servicer.watched_text import WatchedText
 from gateway.tokenizer import OutputText
@@ -57,27 +54,6 @@ _WIRE_REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Everything that is settled before the engine is called. `give_up_at_s` is on the event loop's clock."""
-
-    principal: Principal
-    ask: GenerationAsk
-    model: ServedModel
-    admitted: Admitted
-    request: EngineRequest
-    give_up_at_s: float | None
-
-    @property
-    def generation_id(self) -> str:
-        return self.request.generation_id
-
-    @property
-    def deadline_ns(self) -> int | None:
-        """What the engine was given, from the request's arrival there."""
-        return self.request.deadline_ns
-
-
 class Generation:
     """One request while it runs. Written by its own task; any number of calls may read its journal."""
 
@@ -95,9 +71,10 @@ class Generation:
         self.progress = Progress()
         self.journal = Journal(sizes, self._hold)
         self.transcript = _transcript(job, self.journal)
-        self._text = watched(OutputText(job.model.tokenizer, job.ask.stopping.stop, _hidden_token_ids(job)))
+        self._text = watched(OutputText(job.model.tokenizer, job.ask.stopping.stop, hidden_token_ids(job)))
         output = job.ask.output
         self._keeps_ids = output.returns_token_ids or output.num_logprobs is not None
+        self._scores = PromptScores(() if output.num_prompt_logprobs is None else job.request.prompt_token_ids)
         self._on_end = on_end
         self._on_disk = on_disk
         self._slices = job.admitted.slices
@@ -197,6 +174,8 @@ class Generation:
             case Accepted():
                 self.progress.is_accepted = True
                 self.journal.append(Started())
+                if first := self._scores.first():
+                    self.journal.append(Delta("", (), (), 0, 0, first))
             case QueuedAt():
                 self.transcript.queued = Queued(event.position, event.is_lower_bound, event.estimated_wait_ns)
                 self.journal.append(self.transcript.queued)
@@ -223,10 +202,11 @@ class Generation:
         # Ids and logprobs are of the tokens; the text may lag behind them.
         token_ids = chunk.token_ids[: delta.num_tokens] if self._keeps_ids else ()
         logprobs = chunk.logprobs[: delta.num_tokens]
-        if delta.text or token_ids:
+        prompt = self._scores.take(chunk.prompt_logprobs)
+        if delta.text or token_ids or prompt:
             num_tokens = progress.num_output_tokens - self._num_told_tokens
             self._num_told_tokens = progress.num_output_tokens
-            self.journal.append(Delta(delta.text, token_ids, logprobs, num_tokens, progress.num_output_tokens))
+            self.journal.append(Delta(delta.text, token_ids, logprobs, num_tokens, progress.num_output_tokens, prompt))
         if delta.stopped and not progress.is_stopped:
             progress.is_stopped = True
             self.cancel(EndCause.STOP_STRING)
@@ -273,11 +253,6 @@ class Generation:
         by_s = asyncio.get_running_loop().time() + CANCEL_PATIENCE_S
         now_at_s = self._patience.when()
         self._patience.reschedule(by_s if now_at_s is None else min(by_s, now_at_s))
-
-
-def _hidden_token_ids(job: Job) -> frozenset[int]:
-    """Special tokens and those that end the output are counted and not shown."""
-    return job.model.tokenizer.special_token_ids | frozenset(job.ask.stopping.stop_token_ids)
 
 
 def _transcript(job: Job, journal: Journal) -> Transcript:

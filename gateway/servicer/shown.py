@@ -10,6 +10,7 @@ from gateway.servicer.convert import (
     finish_reason_to_pb,
     finish_to_pb,
     logprobs_to_pb,
+    prompt_logprobs_to_pb,
     queued_to_pb,
     stored_finish_reason_to_pb,
     stored_timings_to_pb,
@@ -72,6 +73,7 @@ def output_to_pb(transcript: Transcript, deltas: abc.Sequence[Delta], outcome: O
         token_ids=[token_id for delta in deltas for token_id in delta.token_ids] if transcript.shows_token_ids else (),
         logprobs=[entry for delta in deltas for entry in logprobs_to_pb(delta, tokenizer)],
         finish_reason=finish_reason_to_pb(outcome.finish_reason),
+        prompt_logprobs=[entry for delta in deltas for entry in prompt_logprobs_to_pb(delta, tokenizer)],
     )
 
 

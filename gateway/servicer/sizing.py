@@ -1,6 +1,6 @@
 """How large a request is before anything is held for it, and what the engine is asked once its quota is.
 
-Pure. What a model cannot hold, or does not know, is refused here.
+Pure. What a model cannot hold is refused here.
 """
 
 import secrets
@@ -9,14 +9,13 @@ from uuid import UUID
 
 from gateway.admission_terms import Admitted, Demand
 from gateway.auth import Principal
-from gateway.engine_client import EngineRequest, ModelInfo, Sampling
-from gateway.errors import FieldViolation, InvalidFieldError
-from gateway.errors_requests import ContextLengthError, ExceedsKvPoolError
+from gateway.engine_client import EngineRequest, Sampling
 from gateway.servicer.ask import GenerationAsk
 from gateway.servicer.deadline import Deadline
+from gateway.servicer.grammar import grammar_of
+from gateway.servicer.output_size import output_size
 from gateway.servicer.served_models import ServedModel
 
-DEFAULT_MAX_OUTPUT_TOKENS = 1024
 SEED_BITS = 63
 
 
@@ -55,33 +54,6 @@ class Sized:
         return cls(wish, model, prompt_token_ids, demand)
 
 
-def output_size(wanted: int | None, num_input_tokens: int, info: ModelInfo) -> int:
-    """How many output tokens the request may have; `wanted` None: what is left, up to the default.
-
-    Raises ContextLengthError or ExceedsKvPoolError where prompt and output can never be held.
-    """
-    room = min(info.context_tokens, info.max_request_tokens) - num_input_tokens
-    size = max(1, min(room, DEFAULT_MAX_OUTPUT_TOKENS)) if wanted is None else wanted
-    total = num_input_tokens + size
-    field = "spec.prompt" if wanted is None or room < 1 else "spec.stopping.max_output_tokens"
-    text = f"{num_input_tokens} input tokens and {size} output tokens are more than"
-    sizes = {"input_tokens": str(num_input_tokens), "max_output_tokens": str(size)}
-    if total > info.context_tokens:
-        violation = FieldViolation(field, f"{text} the model's context of {info.context_tokens}")
-        raise ContextLengthError(violation, metadata={**sizes, "context_tokens": str(info.context_tokens)})
-    if total > info.max_request_tokens:
-        violation = FieldViolation(field, f"{text} the {info.max_request_tokens} that one request can ever hold")
-        raise ExceedsKvPoolError(violation, metadata={**sizes, "max_request_tokens": str(info.max_request_tokens)})
-    return size
-
-
-def check_stop_tokens(ask: GenerationAsk, info: ModelInfo) -> None:
-    """Raises InvalidFieldError for a stop token that the model does not have."""
-    if any(token_id >= info.vocabulary_size for token_id in ask.stopping.stop_token_ids):
-        text = f"must be token ids of the model, each less than {info.vocabulary_size}"
-        raise InvalidFieldError(FieldViolation("spec.stopping.stop_token_ids", text))
-
-
 def engine_request(sized: Sized, admitted: Admitted) -> EngineRequest:
     """What the engine is asked; the seed is drawn here if the caller left it open."""
     ask = sized.wish.ask
@@ -105,6 +77,10 @@ def engine_request(sized: Sized, admitted: Admitted) -> EngineRequest:
             stop_token_ids=stopping.stop_token_ids,
             ignore_eos=stopping.ignore_eos,
             num_logprobs=ask.output.num_logprobs,
+            num_prompt_logprobs=ask.output.num_prompt_logprobs,
+            logit_biases=sampling.logit_biases,
+            allowed_token_ids=sampling.allowed_token_ids,
+            grammar=grammar_of(ask, sized.model.tokenizer),
         ),
         max_output_tokens=admitted.demand.max_output_tokens,
         deadline_ns=sized.wish.deadline.engine_ns,

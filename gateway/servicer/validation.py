@@ -8,17 +8,15 @@ import hashlib
 import itertools
 import uuid
 from collections import abc
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from google.protobuf.duration_pb2 import Duration
 
 from evenflow.inference.v1 import generation_pb2 as pb
-from gateway.errors import FieldViolation, InvalidFieldError
+from gateway.engine_client import GrammarKind
 from gateway.quota_slices import WhenExhausted
 from gateway.servicer.ask import (
     AdmissionAsk,
-    ChatMessage,
     ChatPrompt,
     GenerationAsk,
     OutputAsk,
@@ -28,8 +26,10 @@ from gateway.servicer.ask import (
     TextPrompt,
     TokenPrompt,
 )
+from gateway.servicer.asked_format import grammar_from_pb
+from gateway.servicer.asked_tools import messages_from_pb, tool_choice_from_pb, tools_from_pb
+from gateway.servicer.check import Check
 
-MAX_VIOLATIONS = 32
 MAX_NAME_CHARS = 256
 MAX_CHAT_MESSAGES = 2048
 MAX_STOP_STRINGS = 16
@@ -37,6 +37,8 @@ MAX_STOP_CHARS = 256
 MAX_STOP_TOKEN_IDS = 64
 MAX_LOGPROBS = 20
 MAX_TOP_K = 2**31 - 1
+MAX_BIASES = 1024
+MAX_BIAS = 100.0
 MAX_LABELS = 8
 MAX_LABEL_KEY_CHARS = 64
 MAX_LABEL_VALUE_CHARS = 256
@@ -48,8 +50,6 @@ _WHEN_EXHAUSTED = {
     pb.QUOTA_EXHAUSTED_ACTION_FINISH: WhenExhausted.FINISH,
 }
 
-Number = TypeVar("Number", int, float)
-
 
 class PromptMessage(Protocol):
     """The prompt of a GenerationSpec or of a CountTokensRequest."""
@@ -60,32 +60,6 @@ class PromptMessage(Protocol):
     def chat(self) -> pb.ChatPrompt: ...
     @property
     def token_ids(self) -> pb.TokenPrompt: ...
-
-
-@dataclass(slots=True)
-class Check:
-    """Collects violations under a path, so that a caller learns of all of them at once, up to `MAX_VIOLATIONS`."""
-
-    path: str
-    violations: list[FieldViolation] = field(default_factory=list)
-
-    def at(self, name: str) -> "Check":
-        return Check(f"{self.path}.{name}" if self.path else name, self.violations)
-
-    def require(self, ok: bool, description: str) -> None:
-        if not ok and len(self.violations) < MAX_VIOLATIONS:
-            self.violations.append(FieldViolation(self.path, description))
-
-    def within(self, value: Number, low: float, high: float, *, above_low: bool = False) -> Number:
-        """`value`, in [low, high], or in (low, high]. NaN is in no range."""
-        ok = low <= value <= high and not (above_low and value == low)
-        self.require(ok, f"must be in {'(' if above_low else '['}{low}, {high}]")
-        return value
-
-    def finish(self) -> None:
-        """Raises InvalidFieldError if anything was violated."""
-        if self.violations:
-            raise InvalidFieldError(*self.violations)
 
 
 def ask_from_pb(spec: pb.GenerationSpec) -> GenerationAsk:
@@ -101,6 +75,7 @@ def ask_from_pb(spec: pb.GenerationSpec) -> GenerationAsk:
         output=_output(spec.output, check.at("output")),
         admission=_admission(spec.admission, check.at("admission")),
     )
+    _check_format(ask, check.at("output.format"))
     check.finish()
     return ask
 
@@ -124,6 +99,14 @@ def model_name(name: str, check: Check) -> str:
     return name
 
 
+def _check_format(ask: GenerationAsk, check: Check) -> None:
+    grammar, prompt = ask.output.grammar, ask.prompt
+    if grammar is None or not isinstance(prompt, ChatPrompt) or not prompt.offered_tools:
+        return
+    check.require(not prompt.required_tools, "cannot be set where a tool has to be called")
+    check.require(grammar.kind is GrammarKind.JSON_SCHEMA, "beside tools, only JSON can be asked for")
+
+
 def _request_id(text: str, check: Check) -> str:
     if not text:
         return ""
@@ -143,9 +126,12 @@ def _chat(chat: pb.ChatPrompt, check: Check) -> ChatPrompt:
     for index, message in enumerate(messages):
         role = check.at(f"messages[{index}].role")
         role.require(message.role in ROLES, f"must be one of {', '.join(sorted(ROLES))}")
+    tools = tools_from_pb(chat.tools, check)
     return ChatPrompt(
-        messages=tuple(ChatMessage(message.role, message.content) for message in messages),
+        messages=messages_from_pb(messages, check),
         add_generation_prompt=chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True,
+        tools=tools,
+        tool_choice=tool_choice_from_pb(chat.tool_choice, tools, check.at("tool_choice")),
     )
 
 
@@ -163,7 +149,17 @@ def _sampling(options: pb.SamplingOptions, check: Check) -> SamplingAsk:
         presence_penalty=value("presence_penalty", 0.0, -2.0, 2.0),
         frequency_penalty=value("frequency_penalty", 0.0, -2.0, 2.0),
         seed=options.seed if options.HasField("seed") else None,
+        logit_biases=_logit_biases(options.logit_bias, check.at("logit_bias")),
+        allowed_token_ids=tuple(options.allowed_token_ids),
     )
+
+
+def _logit_biases(given: abc.Mapping[int, float], check: Check) -> tuple[tuple[int, float], ...]:
+    check.require(len(given) <= MAX_BIASES, f"must have at most {MAX_BIASES} entries")
+    biases = tuple(sorted(itertools.islice(given.items(), MAX_BIASES)))
+    in_range = all(-MAX_BIAS <= bias <= MAX_BIAS for _, bias in biases)
+    check.require(in_range, f"biases must be in [{-MAX_BIAS:g}, {MAX_BIAS:g}]")
+    return biases
 
 
 def _stopping(options: pb.StoppingOptions, check: Check) -> StoppingAsk:
@@ -187,7 +183,10 @@ def _stopping(options: pb.StoppingOptions, check: Check) -> StoppingAsk:
 def _output(options: pb.OutputOptions, check: Check) -> OutputAsk:
     num_logprobs = options.logprobs if options.HasField("logprobs") else None
     check.at("logprobs").within(num_logprobs or 0, 0, MAX_LOGPROBS)
-    return OutputAsk(num_logprobs, options.token_ids)
+    num_prompt_logprobs = options.prompt_logprobs if options.HasField("prompt_logprobs") else None
+    check.at("prompt_logprobs").within(num_prompt_logprobs or 0, 0, MAX_LOGPROBS)
+    grammar = grammar_from_pb(options.format, check.at("format")) if options.HasField("format") else None
+    return OutputAsk(num_logprobs, options.token_ids, num_prompt_logprobs, grammar)
 
 
 def _admission(options: pb.AdmissionOptions, check: Check) -> AdmissionAsk:

@@ -1,6 +1,6 @@
 """Text: prompts and chats to token ids, token ids to streamed text. Knows one model, no tenant and no wire."""
 
-from gateway.tokenizer.chat_template import ChatMessage
+from gateway.tokenizer.conversation import ChatMessage
 from gateway.tokenizer.errors import (
     ChatTemplateError,
     EmptyPromptError,

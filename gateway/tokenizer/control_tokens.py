@@ -19,7 +19,7 @@ from collections import abc
 
 from tokenizers import Tokenizer as Backend
 
-from gateway.tokenizer.chat_template import ChatMessage
+from gateway.tokenizer.conversation import Conversation, mapped, strings_of
 from gateway.tokenizer.description import Json
 from gateway.tokenizer.errors import InvalidTextError
 
@@ -54,26 +54,32 @@ class ControlTokens:
         self._checked_ids = frozenset(self._id_by_text.values()) - {_unknown_id(description)}
         self._twin = self._build_twin(description)
 
-    def occur_in(self, message: ChatMessage) -> bool:
-        """Whether the content holds the text of a control token that has no business there."""
-        pattern, content = self._guarded(message.role), message.content
-        return any(
-            pattern.search(content, start, start + SEARCH_CHARACTERS + self._max_characters)
-            for start in range(0, len(content), SEARCH_CHARACTERS)
-        )
+    def occur_in(self, conversation: Conversation) -> bool:
+        """Whether anything in it holds the text of a control token that has no business there."""
+        for turn in conversation.turns:
+            role = str(turn["role"])
+            if any(self._occurs(text, self._guarded(role, name)) for name, text in _parts(turn)):
+                return True
+        return any(self._occurs(text, self._any) for text in strings_of(conversation.tools))
 
-    def mark(self, message: ChatMessage, mark: str) -> ChatMessage:
-        """The message with `mark` inside the text of each such control token.
+    def mark(self, conversation: Conversation, mark: str) -> Conversation:
+        """It with `mark` inside the text of each such control token.
 
         Raises InvalidTextError for a control token of a single character, which has no inside.
         """
-        pattern, content = self._guarded(message.role), message.content
-        # Again, because breaking one can lay another one bare that overlaps it.
-        while (found := pattern.search(content)) is not None:
-            if len(found[0]) == 1:
-                raise InvalidTextError(f"this model cannot read the character U+{ord(found[0]):04X} as plain text")
-            content = pattern.sub(lambda match: match[0][0] + mark + match[0][1:], content)
-        return ChatMessage(message.role, content)
+
+        def marked(value: object, pattern: re.Pattern[str]) -> object:
+            return mapped(value, lambda text: _broken(text, pattern, mark))
+
+        turns = [
+            {
+                name: value if name == "role" else marked(value, self._guarded(str(turn["role"]), name))
+                for name, value in turn.items()
+            }
+            for turn in conversation.turns
+        ]
+        tools = conversation.tools
+        return Conversation(turns, None if tools is None else [_object(marked(tool, self._any)) for tool in tools])
 
     def encode(self, rendered: str, mark: str) -> list[int]:
         """Token ids of a chat that was rendered from marked messages.
@@ -93,8 +99,14 @@ class ControlTokens:
             raise InvalidTextError("the content holds a control token that this model cannot read as plain text")
         return token_ids
 
-    def _guarded(self, role: str) -> re.Pattern[str]:
-        return self._special if role == ASSISTANT else self._any
+    def _occurs(self, text: str, pattern: re.Pattern[str]) -> bool:
+        return any(
+            pattern.search(text, start, start + SEARCH_CHARACTERS + self._max_characters)
+            for start in range(0, len(text), SEARCH_CHARACTERS)
+        )
+
+    def _guarded(self, role: str, name: str) -> re.Pattern[str]:
+        return self._special if role == ASSISTANT and name == "content" else self._any
 
     def _build_twin(self, description: Json) -> Backend:
         names = self._private_by_text
@@ -117,6 +129,26 @@ class ControlTokens:
         )
         assert all(twin.token_to_id(names[text]) == token_id for text, token_id in self._id_by_text.items())
         return twin
+
+
+def _parts(turn: Json) -> abc.Iterator[tuple[str, str]]:
+    """The texts of a turn that are its sender's, each with the name of the field that it is in."""
+    return ((name, text) for name, value in turn.items() if name != "role" for text in strings_of(value))
+
+
+def _object(value: object) -> Json:
+    assert isinstance(value, dict), "what is mapped keeps its shape"
+    return value
+
+
+def _broken(text: str, pattern: re.Pattern[str], mark: str) -> str:
+    """`text` without what `pattern` finds in it."""
+    # Again, because breaking one can lay another one bare that overlaps it.
+    while (found := pattern.search(text)) is not None:
+        if len(found[0]) == 1:
+            raise InvalidTextError(f"this model cannot read the character U+{ord(found[0]):04X} as plain text")
+        text = pattern.sub(lambda match: match[0][0] + mark + match[0][1:], text)
+    return text
 
 
 def choose_mark(texts: abc.Sequence[str]) -> str:

@@ -65,12 +65,16 @@ class ChatSandbox(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _tojson
         self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now, range=_range)
 
-    def compile_template(self, source: str) -> tuple[Template, str]:
-        """The template, and all literal text in it joined by NUL. Raises jinja2.TemplateError."""
+    def compile_template(self, source: str) -> tuple[Template, str, frozenset[str]]:
+        """The template, all literal text in it joined by NUL, and the variables that it reads.
+
+        Raises jinja2.TemplateError.
+        """
         tree = self.parse(source)
         literals = [node.data for node in tree.find_all(nodes.TemplateData)]
         literals += [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
-        return self.from_string(_Metering().visit(tree)), "\0".join(literals)
+        names = frozenset(node.name for node in tree.find_all(nodes.Name) if node.ctx == "load")
+        return self.from_string(_Metering().visit(tree)), "\0".join(literals), names
 
     def spend_step(self) -> bool:
         """Always true, so that it can stand in a condition. Raises SecurityError when the budget is used up."""

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer as Backend
 
-from gateway.tokenizer.chat_template import ChatMessage, ChatTemplate
+from gateway.tokenizer.chat_template import ChatTemplate
 from gateway.tokenizer.control_tokens import ControlTokens, choose_mark
+from gateway.tokenizer.conversation import ChatMessage, Conversation, strings_of, texts_of
 from gateway.tokenizer.description import Json
 from gateway.tokenizer.errors import EmptyPromptError, InvalidTextError, UnusableTokenizerError
 from gateway.tokenizer.prompt_bound import PromptBound, prompt_bound
 from gateway.tokenizer.special_tokens import SpecialTokens
 from gateway.tokenizer.token_bytes import TokenBytes, build_token_bytes
+from gateway.tokenizer.tools.styles import ToolStyle
+from gateway.tokenizer.tools.values import Tool
 
 INLINE_CHARACTERS = 1_000
 """Up to here tokenizing takes a fraction of a millisecond, about what a thread costs."""
@@ -35,6 +38,7 @@ class Tokenizer:
     """The tokenizer and the chat template of one model.
 
     special_token_ids  ids that are no text: hide them from an output
+    added_ids          by text, of the tokens that were added to the vocabulary
     """
 
     backend: Backend
@@ -44,6 +48,7 @@ class Tokenizer:
     special: SpecialTokens
     special_token_ids: frozenset[int]
     bound: PromptBound
+    added_ids: abc.Mapping[str, int]
 
     @classmethod
     def from_model_info(
@@ -61,7 +66,19 @@ class Tokenizer:
             special=special,
             special_token_ids=_special_ids(description, special),
             bound=prompt_bound(backend, description, context_tokens),
+            added_ids={token["content"]: token["id"] for token in description["added_tokens"]},
         )
+
+    @property
+    def tool_style(self) -> ToolStyle:
+        """How the model writes calls of tools."""
+        return self.template.tool_style
+
+    @property
+    def tool_token_ids(self) -> frozenset[int]:
+        """Special tokens that calls are found by, which are to be shown to whoever looks for them."""
+        style = self.tool_style
+        return frozenset(self.added_ids[text] for text in style.markers if text in self.added_ids)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text prompt, after the model's begin token if it wants one.
@@ -75,22 +92,35 @@ class Tokenizer:
             token_ids.insert(0, self.special.bos_token_id)
         return token_ids
 
-    def render_chat(self, messages: abc.Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> str:
+    def render_chat(
+        self,
+        messages: abc.Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool = True,
+        tools: abc.Sequence[Tool] = (),
+    ) -> str:
         """What the model's template makes of the messages, as `transformers` renders it. Raises PromptError."""
-        self._check_messages(messages)
-        return self.template.render(messages, add_generation_prompt=add_generation_prompt)
+        conversation = self._conversation(messages, tools)
+        return self.template.render_conversation(conversation, add_generation_prompt=add_generation_prompt)
 
-    def encode_chat(self, messages: abc.Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> list[int]:
-        """Token ids of the rendered chat. The content of a message never becomes a control token (`control_tokens`).
+    def encode_chat(
+        self,
+        messages: abc.Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool = True,
+        tools: abc.Sequence[Tool] = (),
+    ) -> list[int]:
+        """Token ids of the rendered chat. What its sender wrote never becomes a control token (`control_tokens`).
 
-        Equal to `transformers`' where no content holds the text of one. Raises PromptError.
+        Equal to `transformers`' where it holds the text of none. Raises PromptError.
         """
-        self._check_messages(messages)
-        if not any(map(self.control_tokens.occur_in, messages)):
-            return self._encode(self.template.render(messages, add_generation_prompt=add_generation_prompt))
-        mark = choose_mark([self.template.literal_text, *(message.content for message in messages)])
-        marked = [self.control_tokens.mark(message, mark) for message in messages]
-        rendered = self.template.render(marked, add_generation_prompt=add_generation_prompt)
+        conversation = self._conversation(messages, tools)
+        if not self.control_tokens.occur_in(conversation):
+            rendered = self.template.render_conversation(conversation, add_generation_prompt=add_generation_prompt)
+            return self._encode(rendered)
+        mark = choose_mark([self.template.literal_text, *strings_of([conversation.turns, conversation.tools])])
+        marked = self.control_tokens.mark(conversation, mark)
+        rendered = self.template.render_conversation(marked, add_generation_prompt=add_generation_prompt)
         return self.control_tokens.encode(rendered, mark)
 
     async def encode_async(self, text: str) -> list[int]:
@@ -100,15 +130,21 @@ class Tokenizer:
         return await asyncio.to_thread(self.encode, text)
 
     async def encode_chat_async(
-        self, messages: abc.Sequence[ChatMessage], *, add_generation_prompt: bool = True
+        self,
+        messages: abc.Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool = True,
+        tools: abc.Sequence[Tool] = (),
     ) -> list[int]:
         """`encode_chat` without holding up the event loop, unless it is the first time that a template is slow."""
-        num_characters = sum(len(message.content) for message in messages)
-        if num_characters > INLINE_CHARACTERS or len(messages) > INLINE_MESSAGES or self.template.is_slow:
-            return await asyncio.to_thread(self.encode_chat, messages, add_generation_prompt=add_generation_prompt)
+        is_long = sum(map(len, texts_of(messages, tools))) > INLINE_CHARACTERS or len(messages) > INLINE_MESSAGES
+        if is_long or self.template.is_slow:
+            return await asyncio.to_thread(
+                self.encode_chat, messages, add_generation_prompt=add_generation_prompt, tools=tools
+            )
         began_ns = time.thread_time_ns()
         try:
-            return self.encode_chat(messages, add_generation_prompt=add_generation_prompt)
+            return self.encode_chat(messages, add_generation_prompt=add_generation_prompt, tools=tools)
         finally:
             if time.thread_time_ns() - began_ns > SLOW_TEMPLATE_NS:
                 self.template.is_slow = True
@@ -125,10 +161,10 @@ class Tokenizer:
             raise EmptyPromptError
         return token_ids
 
-    def _check_messages(self, messages: abc.Sequence[ChatMessage]) -> None:
-        if not messages:
-            raise EmptyPromptError
-        self._check_text("\n".join(message.content for message in messages))
+    def _conversation(self, messages: abc.Sequence[ChatMessage], tools: abc.Sequence[Tool]) -> Conversation:
+        conversation = self.template.conversation(messages, tools)
+        self._check_text("\n".join(texts_of(messages, tools)))
+        return conversation
 
     def _check_text(self, text: str) -> None:
         self.bound.check(text)

@@ -34,12 +34,13 @@ NANOS_PER_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request that is sent `at_s` after the start."""
+    """A request that is sent `at_s` after the start. Without `token_ids` its prompt's tokens are random."""
 
     at_s: float
     tenant: str
     prompt: int
     output: int
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -262,7 +263,7 @@ class LiveEngine:
         return Request(
             generation_id=f"{job.tenant}-{self._num_requests}",
             path=(PathNode("bench", 1.0), PathNode(job.tenant, 1.0)),
-            prompt_token_ids=tuple(rng.randrange(1000, size) for _ in range(job.prompt)),
+            prompt_token_ids=job.token_ids or tuple(rng.randrange(1000, size) for _ in range(job.prompt)),
             max_output_tokens=job.output,
             arrived_at=Nanos(0),
             sampling=SamplingParams(temperature=0.0),

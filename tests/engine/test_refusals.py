@@ -54,6 +54,16 @@ async def test_id_can_be_used_again_after_the_end(stub):
         ({"sampling": {"num_logprobs": 21}}, "sampling.num_logprobs"),
         ({"sampling": {"stop_token_ids": [1000]}}, "sampling.stop_token_ids"),
         ({"sampling": {"stop_token_ids": [3] * 257}}, "sampling.stop_token_ids"),
+        ({"sampling": {"num_prompt_logprobs": 21}}, "sampling.num_prompt_logprobs"),
+        ({"sampling": {"allowed_token_ids": [1000]}}, "sampling.allowed_token_ids"),
+        ({"sampling": {"biased_token_ids": [1000], "biases": [1]}}, "sampling.biased_token_ids"),
+        ({"sampling": {"biased_token_ids": [7, 7], "biases": [1, 2]}}, "sampling.biased_token_ids"),
+        ({"sampling": {"biased_token_ids": [7], "biases": []}}, "sampling.biases"),
+        ({"sampling": {"biased_token_ids": [7], "biases": [float("nan")]}}, "sampling.biases"),
+        ({"sampling": {"biased_token_ids": [7], "biases": [100.5]}}, "sampling.biases"),
+        ({"sampling": {"grammar": pb.Grammar()}}, "sampling.grammar"),
+        # The fake's tokenizer is none that grammars could be read with.
+        ({"sampling": {"grammar": pb.Grammar(regex="a")}}, "sampling.grammar"),
     ],
 )
 async def test_field_out_of_range_is_refused_by_name(stub, fields, field):

@@ -86,6 +86,10 @@ class FakeCall:
         self.num_emitted += len(text)
         await self._write(token_chunk=pb.TokenChunk(token_ids=list(text), logprobs=logprobs or []))
 
+    async def score(self, prompt_logprobs: list[pb.TokenLogprobs]) -> None:
+        """Tell of the prompt's next tokens."""
+        await self._write(token_chunk=pb.TokenChunk(prompt_logprobs=prompt_logprobs))
+
     async def preempt(self, mode=pb.PREEMPTION_MODE_RECOMPUTE, reason=pb.PAUSE_REASON_KV_PRESSURE) -> None:
         await self._write(preempted=pb.Preempted(mode=mode, reason=reason))
 
@@ -113,6 +117,11 @@ class FakeCall:
 
     async def refuse(self, code: grpc.StatusCode, reason: str, message: str = "refused") -> None:
         await abort(self._context, code, reason, message)
+
+    async def refuse_field(self, field: str, problem: str) -> None:
+        """End the call as the engine does where a field is wrong."""
+        message = f"{field} {problem}"
+        await abort(self._context, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", message, field=field)
 
     async def control(self, kind: str) -> pb.GenerateRequest:
         """The first control message of this kind; waits for it."""

@@ -24,6 +24,25 @@ def test_rope_rotates_as_specified(num_tokens):
     torch.testing.assert_close(rotated, reference.rope(x, positions, frequencies))
 
 
+def test_rotated_pairs_are_as_much_longer_as_asked_for():
+    x, positions, frequencies = torch.randn(5, 3, 16), torch.arange(5), 10000.0 ** (-torch.arange(8) / 8)
+    rotated = attention.rope(x, ops.rotation(positions, frequencies, 1.25))
+    torch.testing.assert_close(rotated, reference.rope(x, positions, frequencies, 1.25))
+    torch.testing.assert_close(rotated, 1.25 * reference.rope(x, positions, frequencies))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_tokens", NUM_ROWS)
+def test_heads_of_q_and_k_are_normed_as_specified_and_those_of_v_left(num_tokens, dtype):
+    qkv, weight = 3 * torch.randn(num_tokens, 8, 16).to(dtype), torch.rand(6, 16)
+    expected = reference.norm_heads(qkv, weight, 1e-5)
+    by_head = torch.nn.functional.rms_norm(qkv[:, :6].float(), (16,), eps=1e-5) * weight
+    normed = ops.norm_heads(qkv.clone(), weight, 1e-5)
+    torch.testing.assert_close(normed, expected, atol=DTYPES[dtype], rtol=DTYPES[dtype])
+    torch.testing.assert_close(normed[:, :6].float(), by_head, atol=DTYPES[dtype], rtol=DTYPES[dtype])
+    assert torch.equal(normed[:, 6:], qkv[:, 6:])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_tokens", NUM_ROWS)
 def test_silu_mul_is_as_specified(num_tokens, dtype):

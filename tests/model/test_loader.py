@@ -179,11 +179,12 @@ def edit_config(folder, **changes):
     [
         ({"model_type": "gemma"}, "model_type 'gemma'"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"mlp_bias": True}, "mlp_bias"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope type 'yarn'"),
-        ({"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0}}, "rope type 'linear'"),
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, "rope type 'dynamic'"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope type 'longrope'"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
+        ({"model_type": "mistral", "layer_types": ["full_attention"]}, "layer_types other than 'sliding_attention'"),
     ],
 )
 def test_what_is_not_computed_is_refused_by_name(damaged, changes, complaint):
@@ -200,6 +201,15 @@ def test_what_is_not_computed_is_refused_by_name(damaged, changes, complaint):
         ({"rms_norm_eps": -1}, "rms_norm_eps must be a positive number, not -1"),
         ({"num_key_value_heads": 4}, "6 heads cannot share 4"),
         ({"head_dim": 15}, "head dimension 15 is odd"),
+        ({"attention_bias": "yes"}, "attention_bias must be true or false, not 'yes'"),
+        ({"rope_parameters": ["linear"]}, "rope parameters must be an object"),
+        ({"rope_parameters": {"rope_theta": 1.0}}, "rope_theta must be above 1, not 1.0"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "factor must be a positive number, not None"),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "layer_types": ["full_attention"]},
+            "layer_types must name",
+        ),
+        ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 0}, "sliding_window must be a positive"),
     ],
 )
 def test_senseless_configuration_is_refused_by_name(damaged, changes, complaint):
@@ -228,8 +238,27 @@ def test_other_architectures_in_a_gguf_file_are_refused(tmp_path):
         load_model(path)
 
 
-def test_scaled_rotation_in_a_gguf_file_is_refused(tmp_path):
-    fields = {"llama__rope__scaling__type": "yarn"}
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rope.scaling.type", "longrope"),
+        ("rope.scaling.attn_factor", 1.5),
+        ("expert_count", 8),
+        ("attention.value_length", 8),
+        ("rope.dimension_count", 8),
+        ("attention.sliding_window_pattern", 6),
+    ],
+)
+def test_what_is_not_computed_of_a_gguf_file_is_refused_by_name(tmp_path, name, value):
+    fields = {f"llama.{name}": value, "llama.attention.sliding_window": 24}
+    path = tiny_llama.write_gguf(tmp_path / "odd.gguf", tiny_llama.make_model(), **fields)
+    with pytest.raises(UnsupportedModelError, match=rf"odd\.gguf: llama\.{name}"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("name", ["yarn_attn_factor", "yarn_log_multiplier", "yarn_ext_factor"])
+def test_settings_of_yarn_that_programs_read_differently_are_refused_by_name(tmp_path, name):
+    fields = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0, f"llama.rope.scaling.{name}": 0.5}
     path = tiny_llama.write_gguf(tmp_path / "yarn.gguf", tiny_llama.make_model(), **fields)
-    with pytest.raises(UnsupportedModelError, match=r"yarn\.gguf: llama\.rope\.scaling\.type 'yarn'"):
+    with pytest.raises(UnsupportedModelError, match=rf"yarn\.gguf: llama\.rope\.scaling\.{name}"):
         load_model(path)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from engine.model.errors import ModelFileError
+from engine.model.errors import ModelFileError, UnsupportedModelError
 from engine.model.tokenizer_folder import tokenizer_from_folder
 from tests.model import tiny_llama
 
@@ -58,6 +58,12 @@ def test_bos_is_added_where_the_setting_or_the_tokenizers_template_says_so(folde
         assert tokenizer_from_folder(folder).add_bos_token
     write(folder / "tokenizer_config.json", {"bos_token": "<s>", "add_bos_token": False})
     assert not tokenizer_from_folder(folder).add_bos_token
+
+
+def test_folder_with_sentencepieces_own_file_only_is_named(folder):
+    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+    with pytest.raises(UnsupportedModelError, match=r"tokenizer\.json: is missing, and tokenizer\.model is not read"):
+        tokenizer_from_folder(folder)
 
 
 @pytest.mark.parametrize("document", [{}, {"model": {"vocab": [["a"]]}}, {"model": []}])

@@ -83,6 +83,11 @@ LLAMA3_PATTERN = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2_PATTERN = LLAMA3_PATTERN.replace("{1,3}", "")
+TEKKEN_PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def by_pattern(pattern):
@@ -100,7 +105,9 @@ def by_pattern(pattern):
     [
         ("gpt-2", pre_tokenizers.ByteLevel(add_prefix_space=False), None),
         ("llama-bpe", by_pattern(LLAMA3_PATTERN), None),
+        ("llama3", by_pattern(LLAMA3_PATTERN), None),
         ("qwen2", by_pattern(QWEN2_PATTERN), normalizers.NFC()),
+        ("tekken", by_pattern(TEKKEN_PATTERN), None),
     ],
 )
 def test_each_known_kind_splits_as_published(tmp_path, kind, pre_tokenizer, normalizer):
@@ -111,7 +118,7 @@ def test_each_known_kind_splits_as_published(tmp_path, kind, pre_tokenizer, norm
         normal = normalizer.normalize_str(text) if normalizer else text
         assert tokenizer.pre_tokenizer.pre_tokenize_str(normal) == pre_tokenizer.pre_tokenize_str(normal)
         assert tokenizer.decode(tokenizer.encode(text).ids) == normal
-    assert built.add_bos_token == (kind == "llama-bpe")
+    assert built.add_bos_token == (kind in ("llama-bpe", "llama3", "tekken"))
 
 
 def test_word_that_is_a_token_stays_whole_in_llama_bpe(tmp_path):
@@ -127,10 +134,10 @@ def test_word_that_is_a_token_stays_whole_in_llama_bpe(tmp_path):
 def test_unknown_kinds_are_refused_with_the_known_ones(tmp_path):
     model = tiny_llama.make_model()
     path = tiny_llama.write_gguf(tmp_path / "pre.gguf", model, tokenizer__ggml__pre="falcon")
-    with pytest.raises(UnsupportedModelError, match=r"pre\.gguf: pre-tokenizer 'falcon' .* gpt-2, llama-bpe, qwen2"):
+    with pytest.raises(UnsupportedModelError, match=r"pre\.gguf: pre-tokenizer 'falcon' .* gpt-2, llama-bpe, .*qwen2"):
         tokenizer_from_gguf(GgufFile(path))
-    path = tiny_llama.write_gguf(tmp_path / "kind.gguf", model, tokenizer__ggml__model="llama")
-    with pytest.raises(UnsupportedModelError, match=r"kind\.gguf: tokenizer 'llama'"):
+    path = tiny_llama.write_gguf(tmp_path / "kind.gguf", model, tokenizer__ggml__model="rwkv")
+    with pytest.raises(UnsupportedModelError, match=r"kind\.gguf: tokenizer 'rwkv' .* gpt2 .* llama"):
         tokenizer_from_gguf(GgufFile(path))
 
 

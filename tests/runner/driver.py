@@ -53,6 +53,7 @@ class Driver:
         num_blocks: int = 256,
         block_size: int = 16,
         num_host_blocks: int = 0,
+        batch_invariant: bool = False,
     ) -> None:
         self._config = SchedulerConfig(
             max_num_seqs=num_rows,
@@ -62,7 +63,7 @@ class Driver:
             max_model_len=model.config.context_tokens,
             num_host_blocks=num_host_blocks,
         )
-        self.runner = ModelRunner(model, self._config)
+        self.runner = ModelRunner(model, self._config, batch_invariant=batch_invariant)
         self.rows: dict[int, DrivenRow] = {}
         self.logits = torch.empty(0)
         self._hook = model.module.register_forward_hook(self._keep_logits)

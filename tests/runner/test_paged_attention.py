@@ -1,5 +1,7 @@
 """Both forms of attention against their specification, over odd sizes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -36,9 +38,10 @@ def model(request, tmp_path_factory):
 class Scene:
     """A pool of NaN, in which the sequences of a mix own blocks all over it, with keys up to where they start."""
 
-    def __init__(self, model, mix):
+    def __init__(self, model, mix, window=None):
         self.config = SchedulerConfig(8, 2048, BLOCK_SIZE, num_device_blocks=120, max_model_len=401)
-        self.model, self.mix = model, mix
+        self.mix, self.window = mix, window
+        self.model = replace(model, config=replace(model.config, sliding_window=window))
         self.kv_cache, self.rows = KvCache(model, self.config), RowTable(self.config)
         torch.manual_seed(0)
         order = torch.randperm(120).tolist()
@@ -73,11 +76,13 @@ class Scene:
         queries, keys = rotated[:, : self.model.config.num_heads], rotated[:, self.model.config.num_heads :]
         kv = torch.cat((keys, self.qkv[:, -num_kv_heads:]), dim=1)
         reference.store_kv(cached, kv, torch.from_numpy(self.slots.blocks * BLOCK_SIZE + self.slots.places))
-        return reference.paged_attention(queries, cached, self.block_tables, self.mix).flatten(1), cached
+        attended = reference.paged_attention(queries, cached, self.block_tables, self.mix, self.window)
+        return attended.flatten(1), cached
 
     def attend(self, planner):
         rotation = ops.rotation(torch.from_numpy(self.positions), self.frequencies)
-        return ops.attend(self.qkv, rotation, self.kv_cache.layers[0], planner.plan(self.chunks, self.slots))
+        plan = planner.plan(self.chunks, self.slots)
+        return ops.attend(self.qkv, rotation, self.kv_cache.layers[0], plan, self.window)
 
 
 @pytest.fixture(params=MIXES.values(), ids=MIXES.keys())
@@ -100,12 +105,33 @@ def test_chunks_are_gathered_and_attend_to_their_own_blocks(scene, max_gathered_
     check(scene, planner)
 
 
+@pytest.mark.parametrize("window", [1, 15, 16, 17, 40, 500])
+def test_tokens_see_no_further_back_than_their_window(model, window):
+    for mix in (MIXES["chunks with a past"], MIXES["decodes, then prompts"]):
+        scene = Scene(model, mix, window)
+        check(scene, PagedPlanner(scene.model, scene.rows))
+        scene.kv_cache.layers[0][scene.kv_cache.layers[0].isnan()] = 0
+        check(scene, GatheredPlanner(scene.model, scene.kv_cache, scene.rows))
+
+
+def test_what_no_token_of_a_step_sees_is_not_read(model):
+    scene = Scene(model, [(100, 20), (130, 1)], window=30)
+    expected, _ = scene.expected()
+    for table, oldest_block in zip(scene.block_tables, (4, 6), strict=True):
+        scene.kv_cache.layers[0][table[:oldest_block]] = torch.nan
+    attended = scene.attend(PagedPlanner(scene.model, scene.rows))
+    torch.testing.assert_close(attended, expected, atol=tolerance(scene), rtol=0)
+
+
 def check(scene, planner):
     expected, cached = scene.expected()
     attended = scene.attend(planner)
-    tolerance = 1e-5 if scene.model.dtype == torch.float32 else 0.02
-    torch.testing.assert_close(attended, expected, atol=tolerance, rtol=0)
-    torch.testing.assert_close(scene.kv_cache.layers[0], cached, atol=tolerance, rtol=0, equal_nan=True)
+    torch.testing.assert_close(attended, expected, atol=tolerance(scene), rtol=0)
+    torch.testing.assert_close(scene.kv_cache.layers[0], cached, atol=tolerance(scene), rtol=0, equal_nan=True)
+
+
+def tolerance(scene):
+    return 1e-5 if scene.model.dtype == torch.float32 else 0.02
 
 
 def test_a_sequence_that_is_no_number_leaves_the_others_as_they_are(model):

@@ -1,8 +1,8 @@
-"""Rotary embedding, the write into the paged cache, and attention over it, in one call for a layer's whole step.
+"""Rotary embedding, the write into the paged cache, and attention over it, as phases of a step.
 
-Keys and values are read where they lie, block by block, each once for all query heads that share it and for several
-queries of one chunk. No sequence is padded to another's length, so a step takes what its tokens take. What a query gets
-does not depend on its neighbours, bit for bit.
+A step takes what its tokens take: no sequence is padded to another's length. Sequences that add a few tokens read their
+keys where they lie (`tile_attention`), those that add many bring them into panels first (`chunk_attention`); the
+planner says which. What a query gets does not depend on what else is in the step, bit for bit.
 """
 
 from dataclasses import dataclass
@@ -11,16 +11,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.kernels.cpu.compiled import Compiled, elements, inlined, part
-from engine.kernels.cpu.softmax import exponentials
-from engine.kernels.cpu.vectors import add_weighted, dot_rows, narrow, widen
+from engine.kernels.cpu.chunk_attention import KEYS_PER_BLOCK, chunk_phase, pack_phase, padded_dim
+from engine.kernels.cpu.compiled import elements, part, unlocked
+from engine.kernels.cpu.products import rows_code
+from engine.kernels.cpu.rows import norm_heads
+from engine.kernels.cpu.shared_work import counters, done, run_together, take, wait
+from engine.kernels.cpu.tile_attention import load_part, queries_per_tile, store_part, tile_part
+from engine.kernels.cpu.tile_code import LANES
 
-# Float32 numbers of query that are held in registers: three quarters of the 512 that AVX-512 has.
-_HELD_NUMBERS = 384
+NO_WINDOW = np.iinfo(np.int64).max >> 1
+NUM_PHASES = 4
+_GRAINS = 16  # items of a phase that goes by tokens, about
+
+PackedKeys = tuple[NDArray[np.int32], NDArray[np.int32], int]
+"""Memory for one layer's keys and values of the chunks that are packed, and the code that multiplies with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,179 +36,143 @@ class PagedChunks:
 
     table    [rows of the batch, M], each row's block ids; those behind the last key are never read
     chunks   [N, 4]: row, first position, number of tokens, first token in the step
-    tiles    [tiles, 2]: chunk and first query in it, of the queries that are attended together
     slots    [T, 2]: block and place in it, where each token's key and value go
+    tiles    [., 2]: chunk and first query in it, of the queries that are attended together where their keys lie
+    packed   [., 3]: chunk, first of 32 keys that are packed together, and their place among all that are
+    groups   [., 3]: chunk, first query, and place of the chunk's first key, of queries that read packed keys
     """
 
     table: NDArray[np.int64]
     chunks: NDArray[np.int64]
-    tiles: NDArray[np.int64]
     slots: NDArray[np.int64]
+    tiles: NDArray[np.int64]
+    packed: NDArray[np.int64]
+    groups: NDArray[np.int64]
+
+    @property
+    def num_packed_keys(self) -> int:
+        return len(self.packed) * KEYS_PER_BLOCK
+
+    def arrays(self) -> tuple[NDArray[np.int64], ...]:
+        """As kernels take them."""
+        return self.table, self.chunks, self.slots, self.tiles, self.packed, self.groups
 
 
-def queries_per_tile(num_shared: int, head_dim: int) -> int:
-    """Queries of a chunk that share each key's way into the registers, `num_shared` heads each."""
-    return max(1, _HELD_NUMBERS // (num_shared * head_dim))
-
-
-def attend(qkv: Tensor, rotation: tuple[Tensor, Tensor], cached: Tensor, plan: PagedChunks) -> Tensor:
+def attend(
+    qkv: Tensor, rotation: tuple[Tensor, Tensor], cached: Tensor, plan: PagedChunks, window: int | None = None
+) -> Tensor:
     """Attention of each token to its sequence's keys up to its own, after its key and value were stored.
 
     qkv [T, H + 2 KH, D], unrotated · rotation, cosine and sine [T, D/2] float32 · cached [B, S, 2, KH, D], a layer's
-    part of each block, written. Returns [T, H * D] in qkv's dtype. Source: Kwon et al. 2023, §4.1.
+    part of each block, written · window: how many tokens each one sees, its own included. Returns [T, H * D] in qkv's
+    dtype. Source: Kwon et al. 2023, §4.1.
     """
     num_kv_heads, head_dim = cached.shape[3:]
     num_heads = qkv.shape[1] - 2 * num_kv_heads
-    output = torch.empty((qkv.shape[0], num_heads * head_dim), dtype=qkv.dtype)
-    _kernel(num_heads // num_kv_heads, head_dim)(
-        elements(qkv),
+    output = torch.empty((len(qkv), num_heads, head_dim))
+    run_together(
+        torch.get_num_threads(),
+        _kernel(cached.dtype.itemsize, num_heads // num_kv_heads, head_dim),
+        counters(NUM_PHASES),
+        elements(qkv.contiguous()),
+        (np.empty((0, head_dim), np.float32), np.float32(0)),
         (rotation[0].numpy(), rotation[1].numpy()),
         elements(cached),
-        (plan.table, plan.chunks, plan.tiles, plan.slots),
-        elements(output.view(-1, num_heads, head_dim)),
+        plan.arrays(),
+        packed_keys(plan.num_packed_keys, num_kv_heads, head_dim, cached.dtype),
+        NO_WINDOW if window is None else window,
+        output.numpy(),
     )
-    return output
+    return output.flatten(1).to(qkv.dtype)
+
+
+def packed_keys(num_keys: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> PackedKeys:
+    """For `num_keys` keys, of which some stay empty."""
+    per_word = 4 // dtype.itemsize
+    keys = np.zeros((num_kv_heads, num_keys // LANES, -(-head_dim // per_word), LANES), np.int32)
+    values = np.zeros((num_kv_heads, padded_dim(head_dim) // LANES, num_keys // per_word, LANES), np.int32)
+    return keys, values, rows_code(per_word)
 
 
 @cache
-def _kernel(num_shared: int, head_dim: int) -> Compiled:
+def _kernel(element_bytes: int, num_shared: int, head_dim: int) -> Any:
     """For one shape of heads, which is a constant of its code."""
-    tile = queries_per_tile(num_shared, head_dim)
-    store, attend_tile = _store(head_dim), _attend_tile(num_shared, head_dim)
+    attend_all = attention_phases(element_bytes, num_shared, head_dim)
 
-    def kernel(qkv: Any, rotation: Any, cached: Any, plan: Any, output: Any) -> None:
-        table, chunks, tiles, slots = plan
-        for token in prange(len(slots)):
-            store(qkv, token, output.shape[1], rotation, cached[slots[token, 0], slots[token, 1]])
-        for item in prange(len(tiles)):
-            chunk, query = tiles[item]
-            row, start, length, offset = chunks[chunk]
-            first, end = offset + query, offset + min(query + tile, length)
-            attend_tile(qkv, first, rotation, cached, table[row], start + end - offset, output[first:end])
+    def kernel(
+        phases: Any, qkv: Any, norms: Any, rotation: Any, cached: Any, plan: Any, packed: Any, window: int, output: Any
+    ) -> None:
+        attend_all(phases, 0, qkv, norms, rotation, cached, plan, packed, window, output)
 
-    return Compiled(kernel)
+    return unlocked(kernel, element_bytes, num_shared, head_dim)
 
 
 @cache
-def _rotated(head_dim: int) -> Any:
-    half = head_dim // 2
-
-    @inlined
-    def rotated(qkv: Any, token: int, head: int, d: int, rotation: Any) -> Any:
-        """Elements d and d + D/2 of a head, which are rotated together."""
-        first, second = widen(qkv[token, head, d]), widen(qkv[token, head, d + half])
-        cosine, sine = rotation[0][token, d], rotation[1][token, d]
-        return first * cosine - second * sine, second * cosine + first * sine
-
-    return rotated
-
-
-def _store(head_dim: int) -> Any:
-    half, rotated = head_dim // 2, _rotated(head_dim)
+def attention_phases(element_bytes: int, num_shared: int, head_dim: int) -> Any:
+    """NUM_PHASES phases: keys are stored, packed, and attended."""
+    store, tiles = _store(head_dim), _tiles(num_shared, head_dim)
+    pack = pack_phase(4 // element_bytes, head_dim)
+    groups = chunk_phase(4 // element_bytes, num_shared, head_dim, load_part(num_shared, head_dim))
 
     @part
-    def store(qkv: Any, token: int, num_heads: int, rotation: Any, place: Any) -> None:
-        """place [2, KH, D] becomes the token's keys, rotated, and values."""
-        num_kv_heads, like = place.shape[1], qkv[0, 0, 0]
-        for head in range(num_kv_heads):
-            for d in range(half):
-                first, second = rotated(qkv, token, num_heads + head, d, rotation)
-                place[0, head, d], place[0, head, d + half] = narrow(first, like), narrow(second, like)
-            for d in range(head_dim):
-                place[1, head, d] = qkv[token, num_heads + num_kv_heads + head, d]
+    def attend_all(
+        phases: Any, phase: int, qkv: Any, norms: Any, rotation: Any, cached: Any, plan: Any, packed: Any, window: int,
+        output: Any,
+    ) -> Any:  # fmt: skip
+        """output [T, H, D] float32. norms: those of the heads of q and k, if any, and eps. The next phase's number."""
+        table, chunks, slots, few, blocks, many = plan
+        phase = store(phases, phase, qkv, norms, rotation, cached, slots)
+        phase = pack(phases, phase, cached, (table, chunks, blocks), packed)
+        phase = groups(phases, phase, qkv, rotation, (chunks, many), packed, window, output)
+        return tiles(phases, phase, qkv, rotation, cached, (table, chunks, few), window, output)
+
+    return attend_all
+
+
+@cache
+def _store(head_dim: int) -> Any:
+    store_token = store_part(head_dim)
+
+    @part
+    def store(phases: Any, phase: int, qkv: Any, norms: Any, rotation: Any, cached: Any, slots: Any) -> int:
+        """Keys and values of the step's tokens are in the cache, and the heads of q and k normed where they are."""
+        num_tokens, grain = len(qkv), 1 + len(qkv) // _GRAINS
+        num_heads = qkv.shape[1] - 2 * cached.shape[3]
+        weights, eps = norms
+        begin = take(phases, phase, grain)
+        while begin < num_tokens:
+            end = min(num_tokens, begin + grain)
+            for token in range(begin, end):
+                norm_heads(qkv[token], weights, eps)
+                store_token(qkv, token, num_heads, rotation, cached[slots[token, 0], slots[token, 1]])
+            done(phases, phase, end - begin)
+            begin = take(phases, phase, grain)
+        wait(phases, phase, num_tokens)
+        return phase + 1
 
     return store
 
 
-def _attend_tile(num_shared: int, head_dim: int) -> Any:
-    load, unload = _load_queries(num_shared, head_dim), _unload(num_shared, head_dim)
-    score, weigh = _score(num_shared, head_dim), _weigh(num_shared, head_dim)
+@cache
+def _tiles(num_shared: int, head_dim: int) -> Any:
+    attend_tile, size = tile_part(num_shared, head_dim), queries_per_tile(num_shared, head_dim)
 
     @part
-    def attend_tile(qkv: Any, first: int, rotation: Any, cached: Any, blocks: Any, num_keys: int, output: Any) -> None:
-        """output [Q, H, D] becomes what the queries from token `first` on get."""
-        num_queries, num_kv_heads, like, size = len(output), cached.shape[3], qkv[0, 0, 0], cached.shape[1]
-        rows = np.empty((num_kv_heads, num_queries * num_shared, head_dim), np.float32)
-        weights = np.empty((num_kv_heads, num_queries * num_shared, num_keys), np.float32)
-        for head in range(num_kv_heads):
-            load(qkv, first, rotation, head, rows[head])
-        for begin in range(0, num_keys, size):
-            block = cached[blocks[begin // size], : min(size, num_keys - begin)]
-            for head in range(num_kv_heads):
-                score(like, rows[head], block, head, weights[head], begin)
-        sums = np.empty(rows.shape[:2], np.float32)
-        for head in range(num_kv_heads):
-            for row in range(num_queries * num_shared):
-                sums[head, row] = exponentials(weights[head, row], num_keys - num_queries + 1 + row // num_shared)
-        rows[:] = np.float32(0)
-        for begin in range(0, num_keys, size):
-            block = cached[blocks[begin // size], : min(size, num_keys - begin)]
-            for head in range(num_kv_heads):
-                weigh(like, weights[head], begin, block, head, rows[head])
-        for head in range(num_kv_heads):
-            unload(rows[head], sums[head], like, head, output)
+    def attend(
+        phases: Any, phase: int, qkv: Any, rotation: Any, cached: Any, plan: Any, window: int, output: Any
+    ) -> int:
+        """Queries that read keys where they lie."""
+        table, chunks, tiles = plan
+        item = take(phases, phase, 1)
+        while item < len(tiles):
+            chunk, query = tiles[item]
+            row, start, length, offset = chunks[chunk]
+            first, end = offset + query, offset + min(query + size, length)
+            num_keys = start + end - offset
+            attend_tile(qkv, first, rotation, cached, table[row], num_keys, window, output[first:end])
+            done(phases, phase, 1)
+            item = take(phases, phase, 1)
+        wait(phases, phase, len(tiles))
+        return phase + 1
 
-    return attend_tile
-
-
-def _load_queries(num_shared: int, head_dim: int) -> Any:
-    half, rotated, scale = head_dim // 2, _rotated(head_dim), np.float32(head_dim**-0.5)
-
-    @part
-    def load(qkv: Any, first: int, rotation: Any, head: int, rows: Any) -> None:
-        """rows [Q * G, D] become the queries of a tile, rotated and scaled, all heads of a query side by side."""
-        for row in range(len(rows)):
-            token, of = first + row // num_shared, head * num_shared + row % num_shared
-            for d in range(half):
-                upper, lower = rotated(qkv, token, of, d, rotation)
-                rows[row, d], rows[row, d + half] = upper * scale, lower * scale
-
-    return load
-
-
-def _unload(num_shared: int, head_dim: int) -> Any:
-    @part
-    def unload(rows: Any, sums: Any, like: Any, head: int, output: Any) -> None:
-        """What was summed up, over the sum of its weights, to where its query and head are in the output."""
-        for row in range(len(rows)):
-            for d in range(head_dim):
-                query, of = row // num_shared, head * num_shared + row % num_shared
-                output[query, of, d] = narrow(rows[row, d] / sums[row], like)
-
-    return unload
-
-
-def _score(num_shared: int, head_dim: int) -> Any:
-    held, row_bytes = queries_per_tile(num_shared, head_dim) * num_shared, 4 * head_dim
-
-    @part
-    def score(like: Any, rows: Any, block: Any, head: int, weights: Any, begin: int) -> None:
-        """weights [R, begin + key] become the products of rows and a block's keys. A whole tile goes in one pass."""
-        stride, at, to = weights.strides[0], rows.ctypes.data, weights.ctypes.data + 4 * begin
-        keys, key_bytes, soon = block.ctypes.data + head * block.strides[2], block.strides[0], block.strides[1]
-        if len(rows) == held:
-            dot_rows(held, head_dim, like, at, keys, key_bytes, len(block), to, stride, soon)
-            return
-        for row in range(0, len(rows), num_shared):
-            from_row, to_row = at + row * row_bytes, to + row * stride
-            dot_rows(num_shared, head_dim, like, from_row, keys, key_bytes, len(block), to_row, stride, soon)
-
-    return score
-
-
-def _weigh(num_shared: int, head_dim: int) -> Any:
-    held, row_bytes = queries_per_tile(num_shared, head_dim) * num_shared, 4 * head_dim
-
-    @part
-    def weigh(like: Any, weights: Any, begin: int, block: Any, head: int, rows: Any) -> None:
-        """To rows adds a block's values by their weights."""
-        stride, at, to = weights.strides[0], weights.ctypes.data + 4 * begin, rows.ctypes.data
-        values, value_bytes = block.ctypes.data + block.strides[1] + head * block.strides[2], block.strides[0]
-        if len(rows) == held:
-            add_weighted(held, head_dim, like, at, stride, values, value_bytes, len(block), to)
-            return
-        for row in range(0, len(rows), num_shared):
-            from_row, to_row = at + row * stride, to + row * row_bytes
-            add_weighted(num_shared, head_dim, like, from_row, stride, values, value_bytes, len(block), to_row)
-
-    return weigh
+    return attend

@@ -1,14 +1,19 @@
-"""How kernels are compiled: for one thread or for several, and never for two callers at a time."""
+"""How kernels are compiled: for one thread or for several, never for two callers at a time, and once per machine."""
 
+import os
 import threading
 from collections import abc
+from types import FunctionType
 from typing import Any
 
 import torch
 from numba import njit
+from numba.core.ccallback import CFunc
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 from torch import Tensor
+
+from engine.kernels.cpu.disk_cache import DiskCache, cache_folder
 
 # The order of a sum is the machine's own, and products are fused into it. What is no number stays none: a request whose
 # logits are not finite has to be told.
@@ -17,18 +22,21 @@ Function = abc.Callable[..., Any]
 # Division by zero is what it is in the hardware: a check for it would keep a loop from becoming vector code.
 _OPTIONS: dict[str, Any] = {"fastmath": set(FAST), "error_model": "numpy"}
 
+# Nobody calls it from outside: a third of its code would be for that.
+_INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
 # Some of numba's ways to use several threads end the process when two callers meet in them.
 _one_at_a_time = threading.Lock()
 
 
 def part(function: Function) -> Any:
     """A function that kernels call, in numba's language."""
-    return njit(**_OPTIONS)(function)
+    return njit(**_OPTIONS, **_INNER)(function)
 
 
 def inlined(function: Function) -> Any:
     """The same, for what is so small that a loop over it should be one piece of code."""
-    return njit(**_OPTIONS, inline="always")(function)
+    return njit(**_OPTIONS, **_INNER, inline="always")(function)
 
 
 def vector_code(function: Function) -> Any:
@@ -36,15 +44,53 @@ def vector_code(function: Function) -> Any:
     return intrinsic(prefer_literal=True)(function)
 
 
+def unlocked(function: Function, *constants: object) -> Any:
+    """A kernel that lets other threads of Python run, and so may run on several of them at a time. `constants` are
+    those that its closure holds."""
+    return _kept(function, constants, nogil=True)
+
+
+def address_of(signature: Any, function: Function, *constants: object) -> int:
+    """Where a function with C's calling convention is, which kernels call by its address: compiled once for all of
+    them, and not again as a part of each."""
+    named = _named(function, *constants)
+    compiled: Any = CFunc(named, (signature.args, signature.return_type), locals={}, options=_OPTIONS)
+    compiled._cache = _disk_cache(named)
+    compiled.compile()
+    return int(compiled.address)
+
+
+def _kept(function: Function, constants: tuple[object, ...], **options: bool) -> Any:
+    """A kernel that is found on disk where a process before this one compiled it."""
+    named = _named(function, *options, *constants)
+    dispatcher = njit(**_OPTIONS, **options)(named)
+    dispatcher._cache = _disk_cache(named)  # as `cache=True` would
+    return dispatcher
+
+
+def _named(function: Function, *constants: object) -> Function:
+    """The same under a name that says what is constant in it: symbols are made of names, and those of two forms,
+    compiled in two processes, must not be the same in a third."""
+    name = "_".join((function.__qualname__, *map(str, constants)))
+    named = FunctionType(function.__code__, function.__globals__, name, function.__defaults__, function.__closure__)
+    named.__qualname__, named.__module__ = name, function.__module__
+    return named
+
+
+def _disk_cache(named: Function) -> DiskCache:
+    return DiskCache(f"{named.__module__}.{named.__qualname__}", cache_folder(os.environ))
+
+
 class Compiled:
     """A kernel, compiled for each kind of arguments when they first come.
 
-    With one thread there is no region to enter, which costs more than a small step's work.
+    With one thread there is no region to enter, which costs more than a small step's work. `constants` are those that
+    its closure holds.
     """
 
-    def __init__(self, function: Function) -> None:
-        self._serial: Function = part(function)
-        self._parallel: Function = njit(**_OPTIONS, parallel=True)(function)
+    def __init__(self, function: Function, *constants: object) -> None:
+        self._serial: Function = _kept(function, constants)
+        self._parallel: Function = _kept(function, constants, parallel=True)
 
     def __call__(self, *arguments: Any) -> None:
         if torch.get_num_threads() == 1:

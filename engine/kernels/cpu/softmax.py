@@ -7,6 +7,7 @@ import numpy as np
 from engine.kernels.cpu.compiled import inlined, part
 from engine.kernels.cpu.vectors import larger, power_of_two, smaller
 
+_ZERO = np.float32(0)
 _LOG2_E = np.float32(1.4426950408889634)
 _LOWEST, _HIGHEST = np.float32(-126.0), np.float32(127.0)  # exponents of float32
 # 2 to the power of x on [0, 1), by the least largest relative error, 2e-7 at this degree: one float32 rounding.
@@ -26,16 +27,18 @@ def exponential(x: Any) -> Any:
 
 
 @part
-def exponentials(row: Any, num_seen: int) -> Any:
-    """Replaces scores by the exponentials of their distance to the largest, those behind `num_seen` by 0; their sum."""
-    largest = row[0]
-    for index in range(num_seen):
-        largest = larger(largest, row[index])
-    total = np.float32(0)
-    for index in range(num_seen):
-        weight = exponential(row[index] - largest)
-        row[index] = weight
+def exponentials(row: Any, begin: int, end: int) -> Any:
+    """Replaces the scores [begin, end) by the exponentials of their distance to the largest, the others by 0; their
+    sum."""
+    row[:begin] = _ZERO
+    row[end:] = _ZERO
+    scores = row[begin:end]  # indices from 0 on are known to be none from behind, so that loops become vector code
+    largest = scores[0]
+    for index in range(len(scores)):
+        largest = larger(largest, scores[index])
+    total = _ZERO
+    for index in range(len(scores)):
+        weight = exponential(scores[index] - largest)
+        scores[index] = weight
         total += weight
-    for index in range(num_seen, len(row)):
-        row[index] = np.float32(0)
     return total

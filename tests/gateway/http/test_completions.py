@@ -75,7 +75,6 @@ async def test_log_probabilities_are_lists_with_the_place_of_each_token(sdk: ope
         ({"prompt": "x" * 5000}, "prompt", "context_length_exceeded"),
         ({"prompt": list(b"x" * 5000)}, "prompt", "context_length_exceeded"),
         ({"prompt": ["a"] * 4, "n": 5}, "n", "invalid_value"),
-        ({"echo": True}, "echo", "unsupported_parameter"),
         ({"best_of": 3}, "best_of", "unsupported_parameter"),
         ({"suffix": "x"}, "suffix", "unsupported_parameter"),
         ({"logprobs": 21}, "logprobs", "invalid_value"),

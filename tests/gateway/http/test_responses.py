@@ -109,7 +109,7 @@ async def test_log_probabilities_are_included_where_they_are_asked_for(sdk: open
         ({"previous_response_id": "resp_1"}, "previous_response_id", "unsupported_parameter"),
         ({"store": True}, "store", "unsupported_parameter"),
         ({"background": True}, "background", "unsupported_parameter"),
-        ({"text": {"format": {"type": "json_object"}}}, "text", "unsupported_parameter"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity", "unsupported_parameter"),
         ({"truncation": "auto"}, "truncation", "unsupported_parameter"),
         ({"top_logprobs": 1}, "top_logprobs", "invalid_value"),
         ({"max_output_tokens": 100_000}, "max_output_tokens", "context_length_exceeded"),

@@ -371,6 +371,11 @@ class Sampling(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     NUM_LOGPROBS_FIELD_NUMBER: _builtins.int
+    BIASED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    BIASES_FIELD_NUMBER: _builtins.int
+    ALLOWED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    GRAMMAR_FIELD_NUMBER: _builtins.int
+    NUM_PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     top_k: _builtins.int
     top_p: _builtins.float
@@ -382,8 +387,26 @@ class Sampling(_message.Message):
     ignore_eos: _builtins.bool
     num_logprobs: _builtins.int
     """Unset: none. n: the sampled token's and the n likeliest ones'."""
+    num_prompt_logprobs: _builtins.int
+    """As num_logprobs, of the prompt's tokens from the second one on."""
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def biased_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Tokens whose logits get the bias in the same place of `biases` added, after the penalties. Each once, at most 1,024."""
+
+    @_builtins.property
+    def biases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """In [-100, 100]."""
+
+    @_builtins.property
+    def allowed_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The only tokens that may be drawn. Empty: all."""
+
+    @_builtins.property
+    def grammar(self) -> Global___Grammar:
+        """What the output has to be; it ends where nothing may follow. Unset: anything."""
+
     def __init__(
         self,
         *,
@@ -398,16 +421,57 @@ class Sampling(_message.Message):
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         ignore_eos: _builtins.bool = ...,
         num_logprobs: _builtins.int | None = ...,
+        biased_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        biases: _abc.Iterable[_builtins.float] | None = ...,
+        allowed_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        grammar: Global___Grammar | None = ...,
+        num_prompt_logprobs: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "num_logprobs", b"num_logprobs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "_num_prompt_logprobs", b"_num_prompt_logprobs", "grammar", b"grammar", "num_logprobs", b"num_logprobs", "num_prompt_logprobs", b"num_prompt_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "min_p", b"min_p", "num_logprobs", b"num_logprobs", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "_num_prompt_logprobs", b"_num_prompt_logprobs", "allowed_token_ids", b"allowed_token_ids", "biased_token_ids", b"biased_token_ids", "biases", b"biases", "frequency_penalty", b"frequency_penalty", "grammar", b"grammar", "ignore_eos", b"ignore_eos", "min_p", b"min_p", "num_logprobs", b"num_logprobs", "num_prompt_logprobs", b"num_prompt_logprobs", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__num_logprobs: _TypeAlias = _typing.Literal["num_logprobs"]  # noqa: Y015
     _WhichOneofArgType__num_logprobs: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs"]  # noqa: Y015
+    _WhichOneofReturnType__num_prompt_logprobs: _TypeAlias = _typing.Literal["num_prompt_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__num_prompt_logprobs: _TypeAlias = _typing.Literal["_num_prompt_logprobs", b"_num_prompt_logprobs"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__num_logprobs) -> _WhichOneofReturnType__num_logprobs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_prompt_logprobs) -> _WhichOneofReturnType__num_prompt_logprobs | None: ...
 
 Global___Sampling: _TypeAlias = Sampling  # noqa: Y015
+
+@_typing.final
+class Grammar(_message.Message):
+    """INVALID_ARGUMENT where it is wrong, too large, or not supported."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
+    REGEX_FIELD_NUMBER: _builtins.int
+    LARK_FIELD_NUMBER: _builtins.int
+    json_schema: _builtins.str
+    regex: _builtins.str
+    """Of the whole output."""
+    lark: _builtins.str
+    """In the dialect of Lark that llguidance reads."""
+    def __init__(
+        self,
+        *,
+        json_schema: _builtins.str = ...,
+        regex: _builtins.str = ...,
+        lark: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["json_schema", b"json_schema", "lark", b"lark", "regex", b"regex", "source", b"source"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["json_schema", b"json_schema", "lark", b"lark", "regex", b"regex", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["json_schema", "regex", "lark"]  # noqa: Y015
+    _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
+
+Global___Grammar: _TypeAlias = Grammar  # noqa: Y015
 
 @_typing.final
 class Grant(_message.Message):
@@ -735,6 +799,7 @@ class TokenChunk(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -742,16 +807,21 @@ class TokenChunk(_message.Message):
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
         """Empty, or one per token id."""
 
+    @_builtins.property
+    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
+        """Of the prompt's next tokens, from its second one on; each comes once."""
+
     def __init__(
         self,
         *,
         index: _builtins.int = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
+        prompt_logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "logprobs", b"logprobs", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,123 @@
+"""Work of several threads without a region to enter: each takes the next items of a phase, and waits for its end.
+
+A phase is two counters, of items taken and of items done. Nothing depends on how many threads take part or when they
+come: one that comes late finds phases that are over, and one alone does everything. So nothing can wait for a thread
+that never came, and a step of hundreds of phases costs one call. Who waits spins, because the next phase is a few
+microseconds away, and gives its core away where others want it.
+"""
+
+import os
+from collections import abc
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numpy.typing import NDArray
+
+from engine.kernels.cpu.compiled import part, vector_code
+
+COUNTERS_PER_PHASE = 16  # int64: two cache lines, so that no phase slows another
+_DONE_BYTES = 64
+_PHASE_BYTES = 8 * COUNTERS_PER_PHASE
+_SPINS = 512  # tens of microseconds, before another thread may have the core
+
+INT64 = ir.IntType(64)
+Generated = tuple[Any, abc.Callable[..., Any]]
+
+
+def counters(num_phases: int) -> NDArray[np.int64]:
+    """[phases, 16], of which nothing is taken."""
+    return np.zeros((num_phases, COUNTERS_PER_PHASE), np.int64)
+
+
+def run_together(num_threads: int, kernel: abc.Callable[..., None], *arguments: Any) -> None:
+    """All phases of `kernel` are over and no thread is in it any more; the caller's is one of them. It must let
+    Python's other threads run, and the phases' counters are among `arguments`."""
+    if num_threads == 1:
+        kernel(*arguments)
+        return
+    helpers = [_threads(num_threads - 1).submit(kernel, *arguments) for _ in range(num_threads - 1)]
+    kernel(*arguments)
+    for helper in helpers:
+        if not helper.cancel():  # one that has not begun has nothing to do any more
+            helper.result()
+
+
+@cache
+def _threads(num_threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=num_threads, thread_name_prefix="compute")
+
+
+@vector_code
+def _add(_context: Any, address: Any, amount: Any) -> Generated:
+    """The int64 at `address` as it was before `amount` was added."""
+
+    def generate(_: Any, builder: ir.IRBuilder, _signature: Any, args: abc.Sequence[Any]) -> Any:
+        pointer = builder.inttoptr(args[0], INT64.as_pointer())
+        return builder.atomic_rmw("add", pointer, args[1], "acq_rel")
+
+    return types.int64(types.intp, types.int64), generate
+
+
+@vector_code
+def _read(_context: Any, address: Any) -> Generated:
+    """The int64 at `address`, and with it all that was written before it was."""
+
+    def generate(_: Any, builder: ir.IRBuilder, _signature: Any, args: abc.Sequence[Any]) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], INT64.as_pointer()), "acquire", 8)
+
+    return types.int64(types.intp), generate
+
+
+@vector_code
+def _rest(_context: Any) -> Generated:
+    """Tells the core that its thread waits, where it has a word for that."""
+
+    def generate(context: Any, builder: ir.IRBuilder, _signature: Any, _args: abc.Sequence[Any]) -> Any:
+        if "x86_64" in context.codegen().magic_tuple()[0]:
+            signature = ir.FunctionType(ir.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, signature, "llvm.x86.sse2.pause"), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@vector_code
+def _yield_core(_context: Any) -> Generated:
+    """Another thread that wants the core has it first."""
+
+    def generate(context: Any, builder: ir.IRBuilder, _signature: Any, _args: abc.Sequence[Any]) -> Any:
+        if os.name == "posix":
+            signature = ir.FunctionType(ir.IntType(32), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, signature, "sched_yield"), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@part
+def take(phases: Any, phase: int, num_items: int) -> Any:
+    """The first of `num_items` that the caller has to do, as far as there are any."""
+    return _add(phases.ctypes.data + _PHASE_BYTES * phase, num_items)
+
+
+@part
+def done(phases: Any, phase: int, num_items: int) -> None:
+    """`num_items` are done, and what they wrote is seen by whoever waits."""
+    _add(phases.ctypes.data + _PHASE_BYTES * phase + _DONE_BYTES, num_items)
+
+
+@part
+def wait(phases: Any, phase: int, num_items: int) -> None:
+    """All of the phase's items are done."""
+    address, num_spins = phases.ctypes.data + _PHASE_BYTES * phase + _DONE_BYTES, 0
+    while _read(address) < num_items:
+        num_spins += 1
+        if num_spins % _SPINS == 0:
+            _yield_core()
+        else:
+            _rest()

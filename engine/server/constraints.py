@@ -1,0 +1,22 @@
+"""Requests whose outputs are held to a grammar, which is compiled while the engine's thread goes on."""
+
+from dataclasses import replace
+
+from engine.core.types import Request
+from engine.grammars.compiler import GrammarCompiler
+from engine.grammars.matcher import Constraint
+from engine.server import convert
+from engine.server.intake import Engine
+from engine.server.sampling_messages import grammar_from_pb
+from evenflow.engine.v1 import engine_pb2 as pb
+
+
+async def request_from_pb(start: pb.StartGeneration, engine: Engine, grammars: GrammarCompiler) -> Request:
+    """The request that arrives now, with its grammar ready. Raises what `convert.request_from_pb` does, and
+    InvalidFieldError for a grammar that is no good."""
+    request = convert.request_from_pb(start, engine.limits, engine.loop.now())
+    source = grammar_from_pb(start.sampling)
+    if source is None:
+        return request
+    constraint = Constraint(await grammars.compile(source), ends_late=start.sampling.ignore_eos)
+    return replace(request, sampling=replace(request.sampling, constraint=constraint))

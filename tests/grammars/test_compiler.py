@@ -1,0 +1,160 @@
+"""Grammars that are compiled, kept, and refused."""
+
+import asyncio
+import json
+
+import pytest
+
+from engine.errors import InvalidFieldError
+from engine.grammars import compiler
+from engine.grammars.compiler import MAX_SOURCE_BYTES, GrammarCompiler, Vocabulary
+from engine.grammars.matcher import Constraint
+from engine.grammars.source import GrammarKind, GrammarSource
+from tests.gateway.fake_engine import END_TOKEN, VOCABULARY_SIZE, byte_tokenizer_json
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+
+
+def schema(value) -> GrammarSource:
+    return GrammarSource(GrammarKind.JSON_SCHEMA, value if isinstance(value, str) else json.dumps(value))
+
+
+def regex(text: str) -> GrammarSource:
+    return GrammarSource(GrammarKind.REGEX, text)
+
+
+def lark(text: str) -> GrammarSource:
+    return GrammarSource(GrammarKind.LARK, text)
+
+
+@pytest.fixture
+def grammars() -> GrammarCompiler:
+    """Of a vocabulary with one token per byte."""
+    return GrammarCompiler(Vocabulary(byte_tokenizer_json(), VOCABULARY_SIZE, (END_TOKEN,)))
+
+
+async def accepts(grammars: GrammarCompiler, source: GrammarSource, text: str) -> bool:
+    """Whether `text` is a whole output."""
+    matcher = Constraint(await grammars.compile(source)).begin(text.encode())
+    return not matcher.problem and (matcher.is_complete or matcher.inner.is_accepting())
+
+
+@pytest.mark.parametrize(
+    ("source", "good", "bad"),
+    [
+        (schema(SCHEMA), '{"a": 17}', '{"a": "x"}'),
+        (schema(SCHEMA), '{"a":17}', '{"a": 17, "b": 1}'),
+        (schema({"type": "object"}), '{"x": [1, {"y": null}]}', "[1]"),
+        (regex("[ab]{2,3}"), "aba", "abab"),
+        (regex("Zwölf|zwei"), "Zwölf", "Zwolf"),
+        (lark('start: "a" b\nb: "b" b | "c"'), "abbc", "abb"),
+    ],
+)
+async def test_an_output_is_held_to_its_grammar(grammars, source, good, bad):
+    assert await accepts(grammars, source, good)
+    assert not await accepts(grammars, source, bad)
+
+
+async def test_json_is_laid_out_in_one_line_unless_the_schema_says_otherwise(grammars):
+    loose = {**SCHEMA, "x-guidance": {"whitespace_flexible": True}}
+    spaced = '{\n  "a" : 17\n}'
+    assert not await accepts(grammars, schema(SCHEMA), spaced)
+    assert await accepts(grammars, schema(loose), spaced)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (schema("{"), "is no JSON"),
+        (schema("[]"), "must be a JSON object"),
+        (schema({"type": "nonsense"}), "nonsense"),
+        (schema({"type": "string", "pattern": "(?=x)y"}), "cannot be held to"),
+        (schema({"type": "object", "patternProperties": {"(": {}}}), "cannot be held to"),
+        (schema({"$ref": "https://example.org/schema.json"}), "cannot be held to"),
+        (schema({"type": "object", "if": {"required": ["a"]}}), "if"),
+        (regex("a("), "cannot be held to"),
+        (lark("start: missing"), "missing"),
+        (lark(""), "cannot be held to"),
+        (regex("x" * (MAX_SOURCE_BYTES + 1)), "at most"),
+        (regex("ö" * (MAX_SOURCE_BYTES // 2 + 1)), "at most"),
+        (schema("[" * 100_000), "is no JSON"),
+    ],
+)
+async def test_a_grammar_that_is_wrong_or_not_supported_is_refused_by_name(grammars, source, words):
+    with pytest.raises(InvalidFieldError, match=words) as refused:
+        await grammars.compile(source)
+    assert refused.value.field == f"sampling.grammar.{source.kind.value}"
+    assert len(str(refused.value)) < 600
+
+
+async def test_a_tokenizer_of_an_unknown_kind_serves_no_grammars():
+    with pytest.raises(InvalidFieldError, match="tokenizer is not supported") as refused:
+        await GrammarCompiler(Vocabulary(b"{}", 1000, (1,))).compile(regex("a"))
+    assert refused.value.field == "sampling.grammar"
+
+
+async def test_a_grammar_is_compiled_once_for_all_who_ask(grammars, monkeypatch):
+    compiled = []
+    inner = compiler._compiled
+    monkeypatch.setattr(compiler, "_compiled", lambda *given: compiled.append(given) or inner(*given))
+    found = await asyncio.gather(*(grammars.compile(schema(SCHEMA)) for _ in range(5)))
+    found.append(await grammars.compile(schema(SCHEMA)))
+    assert len(set(map(id, found))) == 1
+    assert len(compiled) == 1
+    await grammars.compile(regex("b"))
+    assert len(compiled) == 2
+
+
+async def test_the_grammars_used_last_are_kept(grammars, monkeypatch):
+    monkeypatch.setattr(compiler, "MAX_COMPILED", 2)
+    first = await grammars.compile(regex("a"))
+    await grammars.compile(regex("b"))
+    assert await grammars.compile(regex("a")) is first
+    await grammars.compile(regex("c"))
+    assert await grammars.compile(regex("a")) is first
+    assert len(grammars._compiled) == 2
+
+
+async def test_who_asked_in_vain_leaves_the_others_their_grammar(grammars):
+    patient = asyncio.create_task(grammars.compile(schema(SCHEMA)))
+    hasty = asyncio.create_task(grammars.compile(schema(SCHEMA)))
+    await asyncio.sleep(0)
+    hasty.cancel()
+    assert await patient is await grammars.compile(schema(SCHEMA))
+    assert hasty.cancelled()
+
+
+async def test_a_grammar_that_takes_too_long_is_refused_and_nobody_waits_for_it(grammars, monkeypatch):
+    begun = asyncio.Event()
+    aio = asyncio.get_running_loop()
+
+    async def endless(_source):
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(compiler, "COMPILE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(grammars, "_compile", endless)
+    with pytest.raises(InvalidFieldError, match="within 0 s"):
+        await grammars.compile(regex("a"))
+    assert aio.is_running()
+    for task in grammars._pending.values():
+        task.cancel()
+
+
+async def test_an_output_that_ignores_ends_has_one_only_where_nothing_else_may_follow(grammars):
+    compiled = await grammars.compile(regex("ab?"))
+    for ends_late, expected in ((False, {ord("b"), END_TOKEN}), (True, {ord("b")})):
+        assert allowed_after(Constraint(compiled, ends_late=ends_late), b"a") == expected
+    assert Constraint(compiled, ends_late=True).begin(b"ab").is_complete
+
+
+def allowed_after(constraint: Constraint, output: bytes) -> set[int]:
+    import numpy as np
+    from llguidance import LLExecutor
+
+    from engine.grammars.matcher import BITS_PER_WORD, fill_masks
+
+    words = np.zeros((1, -(-VOCABULARY_SIZE // BITS_PER_WORD)), dtype=np.int32)
+    fill_masks(LLExecutor(1), [constraint.begin(output)], words)
+    bits = np.unpackbits(words.view(np.uint8), bitorder="little")
+    return set(np.flatnonzero(bits).tolist())

@@ -1,0 +1,107 @@
+"""Compiled kernels on disk: found by the next process, and in nobody's way."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from numba import njit
+
+from engine.kernels.cpu.disk_cache import CACHE_VARIABLE, MAX_VERSIONS, DiskCache, cache_folder, version
+
+ROOT = Path(__file__).parents[2]
+# Adds one, in a kernel of its own; tells how often it was compiled and how often found.
+PROGRAM = """
+import sys
+import numpy as np
+from engine.kernels.cpu.compiled import unlocked
+
+def adder(step):
+    def add(numbers):
+        for index in range(len(numbers)):
+            numbers[index] += step
+    return unlocked(add, step)
+
+for step in map(int, sys.argv[1:]):
+    kernel, numbers = adder(step), np.zeros(3)
+    kernel(numbers)
+    assert numbers.tolist() == [step] * 3
+    print(sum(kernel.stats.cache_misses.values()), sum(kernel.stats.cache_hits.values()))
+"""
+
+
+def run(cache, *steps):
+    """(compiled, found) of each kernel, in a new process."""
+    environment = os.environ | {CACHE_VARIABLE: str(cache), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", PROGRAM, *map(str, steps)]
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    return [tuple(map(int, line.split())) for line in output.splitlines()]
+
+
+def entries(cache):
+    return sorted(cache.glob("kernels/*/*.kernel"))
+
+
+def test_the_next_process_finds_what_one_compiled_and_compiles_what_is_broken(tmp_path):
+    assert run(tmp_path, 2, 3) == [(1, 0), (1, 0)]
+    [one, other] = entries(tmp_path)
+    assert one.parent.stat().st_mode & 0o777 == 0o700
+    # Forms that were compiled in different processes are found side by side.
+    assert run(tmp_path, 5) == [(1, 0)]
+    content = one.read_bytes()
+    one.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    other.write_bytes(other.read_bytes()[:20])
+    assert run(tmp_path, 3, 5, 2) == [(1, 0), (0, 1), (1, 0)]
+    assert run(tmp_path, 3, 5, 2) == [(0, 1)] * 3
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """A signature and what it was compiled to."""
+    kernel = njit(lambda number: number + 1)
+    kernel(1)
+    [signature] = kernel.signatures
+    return signature, kernel.overloads[signature]
+
+
+def test_a_folder_in_which_others_may_write_is_left_alone(tmp_path, compiled):
+    cache = DiskCache("kernel", tmp_path)
+    cache.save_overload(*compiled)
+    [entry] = entries(tmp_path)
+    entry.parent.chmod(0o777)
+    assert cache.load_overload(compiled[0], compiled[1].target_context) is None
+    DiskCache("another kernel", tmp_path).save_overload(*compiled)
+    assert entries(tmp_path) == [entry]
+
+
+def test_where_nothing_can_be_kept_nothing_fails(tmp_path, compiled):
+    (tmp_path / "file").write_text("no folder")
+    for folder in (tmp_path / "file" / "c", None):
+        cache = DiskCache("kernel", folder)
+        cache.save_overload(*compiled)
+        assert cache.load_overload(compiled[0], compiled[1].target_context) is None
+
+
+def test_entries_of_old_versions_are_forgotten(tmp_path, compiled):
+    for number in range(MAX_VERSIONS + 2):
+        stale = tmp_path / "kernels" / f"version-{number}"
+        stale.mkdir(parents=True)
+        (stale / "x.kernel").write_text("")
+        os.utime(stale, (number, number))
+    DiskCache("kernel", tmp_path).save_overload(*compiled)
+    left = {path.name for path in (tmp_path / "kernels").iterdir()}
+    assert left == {f"version-{number}" for number in range(3, MAX_VERSIONS + 2)} | {version()}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"EVENFLOW_CACHE": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
+        ({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/evenflow"),
+        ({"HOME": "/c"}, "/c/.cache/evenflow"),
+    ],
+)
+def test_the_cache_is_where_the_environment_says(environment, expected):
+    assert cache_folder(environment) == Path(expected)
+    assert cache_folder({}) is None
