@@ -6,9 +6,11 @@ thread, in the blocks that are being copied. It never decides who runs.
 
 from collections import abc
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.calibration import CopyTiming
@@ -23,6 +25,7 @@ from engine.runner.kv_cache import KvCache
 from engine.runner.logprobs import token_logprobs
 from engine.runner.paged_planner import PagedPlanner
 from engine.runner.penalties import PenaltyTable
+from engine.runner.proposers import DraftSource, Proposer, make_proposer
 from engine.runner.row_table import RowTable
 from engine.runner.sampler import sample
 
@@ -30,11 +33,14 @@ NON_FINITE_ERROR = "the model computed values that are not finite for this reque
 
 _WARM_UP_TOKENS = 256
 
+T = TypeVar("T")
+
 
 class ModelRunner:
     """Runs on whatever thread calls it, one step at a time. `kv_cache` is public for the tests to look into."""
 
-    def __init__(self, model: LoadedModel, config: SchedulerConfig) -> None:
+    def __init__(self, model: LoadedModel, config: SchedulerConfig, drafts: DraftSource | None = None) -> None:
+        """Nothing is proposed without `drafts`."""
         self.kv_cache = KvCache(model, config)
         self._model = model
         self._config = config
@@ -44,6 +50,7 @@ class ModelRunner:
         planner = PagedPlanner(model, self._rows) if is_cpu else GatheredPlanner(model, self.kv_cache, self._rows)
         self._inputs = InputBuilder(self._rows, planner, config.block_size, model.device)
         self._copier = BlockCopier(self.kv_cache)
+        self._proposer: Proposer | None = None if drafts is None else make_proposer(drafts, config, self._rows)
 
     def execute(self, plan: StepPlan) -> StepOutput:
         """Every sampled row is in `accepted`, or in `errors` if its logits are not finite, which harms no other row.
@@ -85,32 +92,67 @@ class ModelRunner:
     def _compute(self, plan: StepPlan) -> StepOutput:
         self._rows.apply(plan)
         self._penalties.start(plan.started)
+        if self._proposer is not None:
+            self._proposer.start(plan.started)
         if not plan.rows:
             return StepOutput(plan.step_id)
         inputs = self._inputs.build(plan)
         self.kv_cache.clear(inputs.entered_blocks)
         logits = self._model.module(inputs.batch, self.kv_cache.layers)
-        return self._sample(plan.step_id, logits, inputs)
+        output = self._sample(plan.step_id, logits, inputs)
+        if self._proposer is None or not plan.draft_limits:
+            return output
+        return replace(output, proposed=self._propose(self._proposer, plan, output))
 
     def _sample(self, step_id: int, logits: Tensor, inputs: StepInputs) -> StepOutput:
-        rows = inputs.sampled_rows
+        rows, positions = inputs.sampled_rows, inputs.sampled_positions
         if not len(rows):
             return StepOutput(step_id)
         is_finite = logits.sum(-1).isfinite()
         if not bool(is_finite.all()):
             logits = logits.masked_fill(~is_finite[:, None], 0.0)
         settings = self._rows.sampling[rows]
-        adjusted = self._penalties.adjust(logits, rows, settings)
-        token_ids = sample(adjusted, settings, inputs.sampled_positions)
-        self._penalties.record(rows, token_ids)
-        logprobs = token_logprobs(logits, token_ids, settings["num_logprobs"])
-        accepted = token_ids.cpu().numpy()
-        self._rows.append_tokens(rows, inputs.sampled_positions, accepted)
-        good = np.flatnonzero(is_finite.cpu().numpy()).tolist()
-        bad = np.flatnonzero(~is_finite.cpu().numpy()).tolist()
+        adjusted = self._penalties.adjust(logits, rows, settings, inputs.drafted)
+        token_ids = sample(adjusted, settings, positions)
+        sampled, is_good = token_ids.cpu().numpy(), is_finite.cpu().numpy()
+        drafted = inputs.drafted
+        kept = np.flatnonzero(is_good) if drafted is None else drafted.kept(sampled, is_good)
+        if len(kept) < len(rows):
+            index = torch.from_numpy(kept).to(logits.device)
+            logits, token_ids = logits[index], token_ids[index]
+        self._penalties.record(rows[kept], token_ids)
+        logprobs = token_logprobs(logits, token_ids, settings["num_logprobs"][kept])
+        self._rows.append_tokens(rows[kept], positions[kept], sampled[kept])
+        if drafted is not None:
+            self._rows.trim(rows[kept], positions[kept] + 1)
+        accepted = _by_row(rows[kept], sampled[kept].tolist())
         return StepOutput(
             step_id=step_id,
-            accepted={int(rows[index]): (int(accepted[index]),) for index in good},
-            logprobs={int(rows[index]): (logprobs[index],) for index in good if index in logprobs},
-            errors={int(rows[index]): NON_FINITE_ERROR for index in bad},
+            accepted=accepted,
+            logprobs=_by_row(rows[kept][list(logprobs)], logprobs.values()) if logprobs else {},
+            errors={row: NON_FINITE_ERROR for row in rows.tolist() if row not in accepted},
         )
+
+    def _propose(self, proposer: Proposer, plan: StepPlan, output: StepOutput) -> dict[int, int]:
+        """Drafts behind what was accepted; how many by row."""
+        num_drafts = plan.num_drafts or (0,) * len(plan.rows)
+        columns = zip(plan.rows, plan.starts, plan.num_tokens, num_drafts, plan.draft_limits, strict=True)
+        wanted = [
+            (row, start + num_tokens - of_these + len(output.accepted[row]), limit)
+            for row, start, num_tokens, of_these, limit in columns
+            if limit and row in output.accepted
+        ]
+        if not wanted:
+            return {}
+        rows, ends, limits = np.array(wanted, dtype=np.int64).T
+        counts = proposer.propose(rows, ends, limits)
+        proposed = zip(rows.tolist(), ends.tolist(), counts.tolist(), strict=True)
+        return {row: self._rows.num_until_stop(row, end, count) for row, end, count in proposed if count}
+
+
+def _by_row(rows: NDArray[np.int64], values: abc.Iterable[T]) -> dict[int, tuple[T, ...]]:
+    """The values of each row, in order."""
+    of_row: dict[int, tuple[T, ...]] = {}
+    for row, value in zip(rows.tolist(), values, strict=True):
+        of_row[row] = (*of_row[row], value) if row in of_row else (value,)
+    return of_row

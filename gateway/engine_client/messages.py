@@ -57,7 +57,10 @@ class PriorityClass:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn and when the engine stops by itself. `num_logprobs` None: none are returned."""
+    """How tokens are drawn and when the engine stops by itself. `num_logprobs` None: none are returned.
+
+    `speculates` False: none are guessed ahead, even where the engine does that.
+    """
 
     temperature: float
     top_k: int
@@ -70,6 +73,7 @@ class Sampling:
     stop_token_ids: tuple[int, ...]
     ignore_eos: bool
     num_logprobs: int | None
+    speculates: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class SamplingAsk:
     presence_penalty: float
     frequency_penalty: float
     seed: int | None
+    speculates: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,7 @@ def _sampling(options: pb.SamplingOptions, check: Check) -> SamplingAsk:
         presence_penalty=value("presence_penalty", 0.0, -2.0, 2.0),
         frequency_penalty=value("frequency_penalty", 0.0, -2.0, 2.0),
         seed=options.seed if options.HasField("seed") else None,
+        speculates=options.speculation if options.HasField("speculation") else True,
     )
 
 
