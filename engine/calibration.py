@@ -64,11 +64,13 @@ class Start:
 
 
 def step_counts(plan: StepPlan) -> Vector:
-    """[6]: what each coefficient of `StepCosts` is multiplied by. A chunk of one token counts as a decode."""
-    num_decodes = plan.num_tokens.count(1)
-    lengths, starts = plan.num_tokens[num_decodes:], plan.starts[num_decodes:]
+    """[6]: what each coefficient of `StepCosts` is multiplied by. A chunk of one token counts as a decode, so does a
+    draft."""
+    num_rows = plan.num_tokens.count(1) + sum(map(bool, plan.num_drafts))  # of decodes, those with drafts last
+    lengths, starts = plan.num_tokens[num_rows:], plan.starts[num_rows:]
     prefill_keys = sum(map(num_chunk_keys, starts, lengths))
-    decode_keys = sum(plan.starts[:num_decodes]) + num_decodes
+    num_decodes = sum(plan.num_tokens[:num_rows])
+    decode_keys = sum(map(num_chunk_keys, plan.starts[:num_rows], plan.num_tokens[:num_rows]))
     num_copied = sum(len(copy.device_block_ids) for copy in plan.copies)
     return np.array((1.0, sum(lengths), prefill_keys, num_decodes, decode_keys, num_copied))
 

@@ -9,7 +9,7 @@ writes it, `replay` reads it. Knows no tensors, no clock.
     {"version": 1, "config": {...}, "scheduling_policy": {"name": "fair", "options": {}}, "preemption_policy": {...}}
     {"t": 0, "e": "add", "request": {"id": "r0", "path": [["o", 1.0], ["t", 1.0]], "prompt": 12, "output": 4, ...}}
     {"t": 0, "e": "plan", "step": 1, "digest": "9f86d081884c7d65"}
-    {"t": 9, "e": "commit", "step": 1, "ended": {"0": 1}, "copies": [3]}
+    {"t": 9, "e": "commit", "step": 1, "ended": {"0": 1}, "copies": [3], "proposed": {"1": 4}}
     {"t": 9, "e": "add", "request": {"id": "r1", ...}, "raised": "RequestTooLargeError"}
 """
 
@@ -174,12 +174,12 @@ class RecordedScheduler:
 
     def commit(self, output: StepOutput, now: Nanos) -> list[Event]:
         arguments: Json = {"step": output.step_id}
-        lengths = {row: len(token_ids) for row, token_ids in output.accepted.items() if len(token_ids) != 1}
         for name, value in (
-            ("lengths", lengths),
+            ("lengths", {row: len(token_ids) for row, token_ids in output.accepted.items() if len(token_ids) != 1}),
             ("ended", self._ended(output)),
             ("errors", dict(output.errors)),
             ("copies", list(output.completed_copies)),
+            ("proposed", {row: count for row, count in output.proposed.items() if count}),
         ):
             if value:
                 arguments[name] = value
@@ -273,7 +273,8 @@ def plan_digest(plan: StepPlan) -> str:
     """A short hash of every decision in `plan`: plans that differ in rows, tokens, blocks or copies differ in it."""
     starts = [(start.row, start.key, start.num_prompt_tokens, start.block_ids) for start in plan.started]
     copies = [(copy.copy_id, copy.direction.value, copy.device_block_ids, copy.host_block_ids) for copy in plan.copies]
-    columns = (plan.rows, plan.starts, plan.num_tokens, plan.samples)
+    drafts = (plan.num_drafts, plan.draft_limits) if plan.num_drafts or plan.draft_limits else ()  # as in older logs
+    columns = (plan.rows, plan.starts, plan.num_tokens, plan.samples, *drafts)
     decisions = repr((plan.step_id, plan.stopped, starts, plan.new_blocks, columns, copies))
     return hashlib.blake2b(decisions.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
@@ -293,6 +294,7 @@ def request_to_json(request: Request) -> Json:
             line[name] = getattr(request, name)
     if request.stop_token_ids or request.sampling.constraint is not None:
         line["stops"] = True
+    line |= {} if request.speculates else {"speculates": False}
     if request.policy_revision:
         line["policy_revision"] = request.policy_revision
     if request.cache_salt:  # that two are equal is all that matters

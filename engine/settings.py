@@ -23,6 +23,7 @@ from engine.core.config import (
 from engine.errors import SettingsError
 from engine.loopback import parse_loopback
 from engine.machine import DeviceMemory
+from engine.speculation_settings import SpeculationSettings, check_speculation
 
 if TYPE_CHECKING:  # it imports torch, which only the runner needs
     from engine.model.info import ModelInfo
@@ -40,7 +41,7 @@ MAX_CPU_KV_CACHE_BYTES = 2 << 30  # 90,000 tokens of the default model; clearing
 METRICS_OFF = "off"
 
 
-class EngineSettings(BaseSettings):
+class EngineSettings(SpeculationSettings):
     """Unset (None) means automatic. Flags win over the environment."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
@@ -188,6 +189,7 @@ def read_settings(flags: abc.Mapping[str, object]) -> EngineSettings:
         raise SettingsError("kv_cache_bytes", "contradicts num_device_blocks: give one of the two")
     if settings.num_host_blocks is not None and settings.host_cache_bytes is not None:
         raise SettingsError("host_cache_bytes", "contradicts num_host_blocks: give one of the two")
+    check_speculation(settings)
     return settings
 
 
@@ -240,6 +242,9 @@ def resolve(
             max_preemptions=settings.max_preemptions,
             link_share=settings.link_share,
             target_step_ms=settings.target_step_ms,
+            num_draft_tokens=settings.drafts_per_step,
+            max_drafting_seqs=settings.max_drafting_seqs,
+            min_draft_acceptance=settings.min_draft_acceptance,
         )
     except ValueError as error:
         setting, _, problem = str(error).partition(" ")

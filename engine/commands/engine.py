@@ -55,8 +55,9 @@ def check_settings(settings: EngineSettings) -> None:
     from engine.server.serve import load_policies  # here, so that `evenflow --help` does not wait for gRPC
 
     load_policies(settings)
-    if settings.model is not None and not settings.model.exists():
-        raise SettingsError("model", f"is {settings.model}, and there is no such file or folder")
+    for name, path in (("model", settings.model), ("draft_model", settings.draft_model)):
+        if path is not None and not path.exists():
+            raise SettingsError(name, f"is {path}, and there is no such file or folder")
 
 
 def _serve(settings: EngineSettings) -> int:

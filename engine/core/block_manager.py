@@ -77,6 +77,15 @@ class BlockManager:
             seq.block_table.device.append(block_id)
             seq.flow.num_device_blocks += 1
 
+    def trim(self, seq: Sequence, num_tokens: int) -> None:
+        """Device blocks of `seq` behind those that hold `num_tokens` tokens are free: nothing in them is kept."""
+        table = seq.block_table
+        surplus = table.device[self.num_blocks(num_tokens) :]
+        if surplus:
+            del table.device[-len(surplus) :]
+            seq.flow.num_device_blocks -= len(surplus)
+            self.pool.release(reversed(surplus))
+
     def free(self, seq: Sequence) -> None:
         """The tables of `seq` are empty. The last blocks are freed first: the head of a sequence is likeliest to be met
         again. No copy of `seq` is in flight."""

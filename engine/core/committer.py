@@ -13,6 +13,7 @@ from engine.core.lifecycle import Lifecycle
 from engine.core.plan import StepOutput
 from engine.core.policy import Service
 from engine.core.sequence import Sequence
+from engine.core.speculation import settle
 from engine.core.step import Step
 from engine.core.types import FinishReason, Nanos, SequenceStatus
 
@@ -74,6 +75,7 @@ class Committer:
         What `_advance` and `_take_output` do, for the case that is the most frequent by far.
         """
         accepted, errors, logprobs, events = output.accepted, output.errors, output.logprobs, self._lifecycle.events
+        proposed = output.proposed
         finished, tells_tokens = SequenceStatus.FINISHED, self.tells_tokens
         for seq, does_sample in granted:
             flow, row, num_tokens = seq.flow, seq.row, seq.num_tokens
@@ -81,12 +83,17 @@ class Committer:
                 continue  # ended while the plan was open: what was computed for it is discarded
             assert row is not None, "a sequence was granted tokens without a row"
             can_be_plain = does_sample and seq.has_spoken and num_tokens < seq.num_plain_tokens and row not in errors
+            drafting = seq.drafting
+            if drafting is not None:
+                can_be_plain = can_be_plain and not drafting.num_scheduled
             if can_be_plain and seq.num_computed_tokens >= seq.num_regained_tokens and len(accepted[row]) == 1:
                 seq.num_scheduled_tokens = 0
                 seq.num_computed_tokens = num_tokens
                 seq.num_tokens = num_tokens + 1
                 seq.output_token_ids += accepted[row]
                 seq.timeline.num_decode_steps += 1
+                if drafting is not None:
+                    settle(seq, drafting, 1, proposed.get(row, 0))
                 if tells_tokens:
                     events.append(TokensEmitted(seq.key, accepted[row], logprobs.get(row, ())[:1] if logprobs else ()))
             else:
@@ -107,6 +114,11 @@ class Committer:
             reason = FinishReason.STOP
         seq.output_token_ids += token_ids
         seq.num_tokens += len(token_ids)
+        if seq.drafting is not None:
+            has_drafts = seq.drafting.num_scheduled > 0
+            settle(seq, seq.drafting, len(token_ids), output.proposed.get(row, 0))
+            if has_drafts:
+                self._lifecycle.blocks.trim(seq, seq.num_tokens)
         if seq.timeline.first_token_at is None:
             seq.timeline.first_token_at = now
         if self.tells_tokens or not seq.has_spoken:
@@ -172,6 +184,8 @@ def _advance(seq: Sequence, tallies: defaultdict[Flow, Tally], now: Nanos) -> No
 def _accept(seq: Sequence, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
     """Of the sampled tokens, those up to the end of the sequence, and why it ends there; None if it does not."""
     num_left = seq.request.max_output_tokens - seq.num_output_tokens
+    if seq.num_scheduled_drafts:  # a grant that was taken back meanwhile holds the sequence where it would have without
+        token_ids = token_ids[: max(1, seq.num_grantable)]
     for num_accepted, token_id in enumerate(token_ids, start=1):
         if token_id in seq.request.stop_token_ids:
             return token_ids[:num_accepted], FinishReason.STOP

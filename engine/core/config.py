@@ -10,6 +10,9 @@ from engine.core.quick_enum import quick
 # with a burst of twice the pool beside an even stream, 48 preempted a tenth of what 32 did, at 1 % fewer tokens/s.
 GROWTH_RESERVE_TOKENS = 48
 DEFAULT_MIN_RESIDENT_STEPS = 8
+DEFAULT_MAX_DRAFTING_SEQS = 32
+MAX_DRAFT_TOKENS = 64  # at 98 % each, a fourth of such drafts are right
+DEFAULT_MIN_DRAFT_ACCEPTANCE = 0.1
 DEFAULT_MAX_PREEMPTIONS = 4  # in healthy public runs no request was preempted more often (scheduler traces, 2026)
 
 
@@ -60,6 +63,10 @@ class SchedulerConfig:
     max_preemptions         times after which a request that does not yield is no longer preempted for such heads
     link_share              largest part of the time in which a copy may be under way in one direction, in (0, 1]
     target_step_ms          longest step that prompts may make, by the cost model; 0 is no limit
+    num_draft_tokens        most draft tokens that a sequence verifies in one step; 0 is no speculative decoding
+    max_drafting_seqs       steps that compute more sequences than that carry no drafts
+    min_draft_acceptance    no draft is verified that is right with a smaller probability, in [0, 1]
+    draft_token_ns          what it takes to propose one draft token
 
     Raises ValueError, naming the setting, where a value is out of range or contradicts another.
     """
@@ -82,6 +89,10 @@ class SchedulerConfig:
     max_preemptions: int = DEFAULT_MAX_PREEMPTIONS
     link_share: float = 1.0
     target_step_ms: float = 0.0
+    num_draft_tokens: int = 0
+    max_drafting_seqs: int = DEFAULT_MAX_DRAFTING_SEQS
+    min_draft_acceptance: float = DEFAULT_MIN_DRAFT_ACCEPTANCE
+    draft_token_ns: float = 0.0
 
     def __post_init__(self) -> None:
         self._check_ranges()
@@ -97,14 +108,23 @@ class SchedulerConfig:
         for name in (*positive, "admission_interval"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("growth_reserve_tokens", "num_host_blocks", "min_resident_steps", "max_preemptions"):
+        at_least_0 = ("growth_reserve_tokens", "num_host_blocks", "min_resident_steps", "max_preemptions")
+        for name in (*at_least_0, "num_draft_tokens", "max_drafting_seqs"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
         for name in ("max_prefill_share", "link_share"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in (0, 1], not {getattr(self, name)}")
-        if not 0 <= self.target_step_ms < math.inf:
-            raise ValueError(f"target_step_ms must be finite and at least 0, not {self.target_step_ms}")
+        for name in ("target_step_ms", "draft_token_ns"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and at least 0, not {getattr(self, name)}")
+        self._check_drafts()
+
+    def _check_drafts(self) -> None:
+        if self.num_draft_tokens > MAX_DRAFT_TOKENS:
+            raise ValueError(f"num_draft_tokens must be at most {MAX_DRAFT_TOKENS}, not {self.num_draft_tokens}")
+        if not 0 <= self.min_draft_acceptance <= 1:
+            raise ValueError(f"min_draft_acceptance must be in [0, 1], not {self.min_draft_acceptance}")
 
     def _check_combinations(self) -> None:
         if self.preemption_mode is PreemptionChoice.SWAP and not self.num_host_blocks:

@@ -14,7 +14,7 @@ class Usage:
     """Tokens that one request consumed: of its prompt those that were computed, all of them unless it ended early.
 
     `num_recomputed_tokens` is work done again after preemption, charged to nobody · `num_preemptions` counts the times
-    that it lost its blocks.
+    that it lost its blocks · `num_drafted_tokens` drafts were verified; the accepted ones are part of the output.
     """
 
     num_prompt_tokens: int
@@ -22,6 +22,8 @@ class Usage:
     num_output_tokens: int
     num_recomputed_tokens: int
     num_preemptions: int
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

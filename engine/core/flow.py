@@ -43,6 +43,8 @@ class Account:
     num_output_tokens: int = 0
     num_recomputed_tokens: int = 0
     num_borrowed_tokens: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
     num_pauses: int = 0
     num_swaps_out: int = 0
     num_swaps_in: int = 0
@@ -264,6 +266,8 @@ def _with(totals: Totals, account: Account) -> Totals:
         totals.num_output_tokens + account.num_output_tokens,
         totals.num_recomputed_tokens + account.num_recomputed_tokens,
         totals.num_borrowed_tokens + account.num_borrowed_tokens,
+        totals.num_drafted_tokens + account.num_drafted_tokens,
+        totals.num_accepted_tokens + account.num_accepted_tokens,
     )
 
 

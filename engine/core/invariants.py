@@ -148,11 +148,30 @@ def _check_tokens(lifecycle: Lifecycle, seq: Sequence) -> None:
     num_output = len(seq.output_token_ids)
     _require(seq.num_tokens == seq.num_prompt_tokens + num_output, f"{seq.key}: {seq.num_tokens} tokens are known")
     _require(num_output < seq.request.max_output_tokens, f"{seq.key} goes on after {num_output} output tokens")
-    reached = seq.num_computed_tokens + seq.num_scheduled_tokens
+    reached, num_drafts = seq.num_computed_tokens + seq.num_scheduled_tokens, seq.num_scheduled_drafts
     num_blocks = len(seq.block_table.device) + len(seq.block_table.host)
     _require(reached <= seq.num_tokens, f"{seq.key} computes {reached} of {seq.num_tokens} known tokens")
-    _require(lifecycle.blocks.num_blocks(reached) <= num_blocks, f"{seq.key}: {reached} tokens in {num_blocks} blocks")
+    num_slots = reached + num_drafts
+    is_held = lifecycle.blocks.num_blocks(num_slots) <= num_blocks
+    _require(is_held, f"{seq.key}: {num_slots} tokens in {num_blocks} blocks")
+    _check_drafts(lifecycle, seq, num_blocks)
     _require(not seq.num_scheduled_tokens or not seq.block_table.host, f"{seq.key} is computed while it is on the host")
+
+
+def _check_drafts(lifecycle: Lifecycle, seq: Sequence, num_blocks: int) -> None:
+    """Only a row has proposals, only decodes carry drafts, none beyond the output's end; no block is left of them."""
+    drafting = seq.drafting
+    if drafting is None:
+        return
+    num_drafts = drafting.num_scheduled
+    _require(seq.row is not None or not drafting.num_proposed, f"{seq.key} has drafts and no row")
+    _require(num_drafts <= drafting.num_proposed, f"{seq.key} has {drafting.num_proposed} drafts, plans {num_drafts}")
+    is_decode = seq.num_scheduled_tokens == 1 == seq.num_uncomputed_tokens
+    _require(not num_drafts or is_decode, f"{seq.key} has drafts behind a chunk of its prompt")
+    num_left = seq.request.max_output_tokens - seq.num_output_tokens
+    _require(num_drafts < num_left, f"{seq.key} has {num_drafts} drafts, {num_left} tokens before its end")
+    num_needed = lifecycle.blocks.num_blocks(seq.num_tokens + num_drafts)
+    _require(num_blocks <= num_needed, f"{seq.key} has {num_blocks} blocks, of which it needs {num_needed}")
 
 
 def _check_open_plan(scheduler: Scheduler) -> None:
@@ -162,7 +181,7 @@ def _check_open_plan(scheduler: Scheduler) -> None:
     ended = {seq.key for seq in lifecycle.ended_in_plan}
     granted = {seq.key for seq in scheduler.open_sequences}
     _require(scheduled | ended == granted, f"the open plan has {granted}, scheduled are {scheduled}, ended {ended}")
-    num_tokens = sum(seq.num_scheduled_tokens for seq in scheduler.open_sequences)
+    num_tokens = sum(seq.num_scheduled_tokens + seq.num_scheduled_drafts for seq in scheduler.open_sequences)
     limit = scheduler.config.max_num_batched_tokens
     _require(num_tokens <= limit, f"the open plan has {num_tokens} tokens, of {limit}")
     held = [seq.key for seq in lifecycle.running if seq.hold_reason is not None and seq.key not in granted]

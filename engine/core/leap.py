@@ -57,7 +57,8 @@ class Leap:
         if opened is None or self._leaping_policy() is None:
             return 0
         plan, step = opened
-        if plan.started or not (self._is_steady(step) and self._can_repeat(step)):
+        is_other = plan.started or plan.num_drafts or plan.draft_limits
+        if is_other or not (self._is_steady(step) and self._can_repeat(step)):
             return 0
         num_steps = min(
             min(seq.request.max_output_tokens, seq.granted_output_tokens) - seq.num_output_tokens

@@ -67,8 +67,8 @@ class Lifecycle:
         self.events: list[Event] = []
         self.copies: list[BlockCopy] = []
         self.num_plans = self.num_transitions = self.num_ends = 0
-        self.num_preemptions = self.num_pauses = self.num_swaps = 0
-        self._num_arrivals = 0
+        self.num_preemptions = self.num_pauses = self.num_swaps = self._num_arrivals = 0
+        self._speculates = config.num_draft_tokens > 0
 
     @property
     def has_wanting(self) -> bool:
@@ -87,7 +87,7 @@ class Lifecycle:
 
     def arrive(self, request: Request, now: Nanos) -> Sequence:
         """The request waits; where nothing is granted yet it is held at once."""
-        seq = Sequence.of(request, self._num_arrivals, self.flows.join(request))
+        seq = Sequence.of(request, self._num_arrivals, self.flows.join(request), speculates=self._speculates)
         self._num_arrivals += 1
         self.by_generation[request.generation_id] = seq
         seq.flow.account.num_sequences[seq.status] += 1
@@ -244,7 +244,7 @@ class Lifecycle:
         """The sequence has no row."""
         if seq.row is not None:
             self.rows.stop(seq.row)
-            seq.row = None
+            seq.lose_row()
 
     def set_status(self, seq: Sequence, status: SequenceStatus) -> None:
         """Called by the transitions only."""

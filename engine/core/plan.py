@@ -37,7 +37,10 @@ class BlockCopy:
 
 @dataclass(frozen=True, slots=True)
 class RowStart:
-    """A sequence takes a row. `token_ids` are its tokens so far, the first `num_prompt_tokens` of them its prompt."""
+    """A sequence takes a row. `token_ids` are its tokens so far, the first `num_prompt_tokens` of them its prompt.
+
+    `stop_token_ids` end the output: the scheduler judges that, but no draft need be proposed behind one.
+    """
 
     row: int
     key: SequenceKey
@@ -45,6 +48,7 @@ class RowStart:
     num_prompt_tokens: int
     block_ids: tuple[BlockId, ...]
     sampling: SamplingParams
+    stop_token_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,11 @@ class StepPlan:
     before the longer ones: the chunk computes tokens [start, start + num_tokens) of its row, and samples a next token
     from the last of them if `samples`, which is so exactly when it reaches the last known token. A row that is both
     stopped and started changes hands. `start` is above 0 in the first chunk of a row whose sequence kept its blocks.
+
+    Speculation: of the tokens of a chunk the last `num_drafts` are drafts that the runner proposed for the row. It
+    accepts of them what it would have sampled, and afterwards the row has the blocks that its known tokens, the new one
+    included, need; the others are free again. Behind its result it may propose up to `draft_limits` drafts for a
+    later step. Both columns are empty where all their entries would be 0. A row's proposals live until its next chunk.
     """
 
     step_id: int
@@ -67,6 +76,8 @@ class StepPlan:
     num_tokens: tuple[int, ...] = ()
     samples: tuple[bool, ...] = ()
     copies: tuple[BlockCopy, ...] = ()
+    num_drafts: tuple[int, ...] = ()
+    draft_limits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +92,12 @@ class TokenLogprobs:
 class StepOutput:
     """Results by row. Every row that samples is in exactly one of `accepted` and `errors`.
 
-    `accepted` holds the tokens sampled (more than one with speculation); `errors` ends a sequence and says why, in
-    words a client may read; `ended` are rows whose output is complete with what was accepted. `prompt_logprobs` has,
-    for the rows that want them, one entry for each prompt token that the chunk predicts: the first one is that of the
-    token behind the chunk's first. `completed_copies` are copies of this or earlier plans, each told once, in any
-    order.
+    `accepted` holds the tokens sampled: with drafts, those that were right and the one that follows them. `errors` ends
+    a sequence and says why, in words a client may read; `ended` are rows whose output is complete with what was
+    accepted. `prompt_logprobs` has, for the rows that want them, one entry for each prompt token that the chunk
+    predicts: the first one is that of the token behind the chunk's first. `completed_copies` are copies of this or
+    earlier plans, each told once, in any order. `proposed` is how many drafts the runner has for the row now, none
+    where it is missing.
     """
 
     step_id: int
@@ -95,3 +107,4 @@ class StepOutput:
     completed_copies: tuple[CopyId, ...] = ()
     ended: frozenset[int] = frozenset()
     prompt_logprobs: abc.Mapping[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    proposed: abc.Mapping[int, int] = field(default_factory=dict)

@@ -10,9 +10,10 @@ pass B  flows that yield get what is left of step, rows and blocks, unless the p
    other.
 3. Who is served first may take a row from whoever is served later, or from one that concedes it; the one that lost it
    is paused in place.
-4. When nothing is granted and no copy is under way, the latest arrivals give way to the first, which fits alone because
+4. When all are served, decodes of those that do not yield carry drafts with what is left (`speculation`).
+5. When nothing is granted and no copy is under way, the latest arrivals give way to the first, which fits alone because
    `add` refuses what does not, and what swapped ones have kept is dropped: no pair of policies can stop the engine.
-5. Ties are broken by arrival.
+6. Ties are broken by arrival.
 
 Sources: chunked prefill beside decodes, Agrawal et al. 2024 (Sarathi-Serve); the two passes, claims and yielding are
 the rules R3-R5 of docs/fairness.md. Blocks are `memory`'s business, prompts `admission`'s.
@@ -30,6 +31,7 @@ from engine.core.pacing import Pacing
 from engine.core.policy import PlanStart
 from engine.core.row_giver import RowGiver
 from engine.core.sequence import Sequence
+from engine.core.speculation import Drafts
 from engine.core.step import Step
 from engine.core.types import Nanos, PauseReason, SequenceStatus
 
@@ -44,6 +46,7 @@ class Planner:
         self._memory = Memory(config, lifecycle, preemption)
         self._rows = RowGiver(lifecycle, lends_decodes=config.mix_prefill)
         self._admission = Admission(config, lifecycle, self._memory, self._rows)
+        self._drafts = Drafts(config, lifecycle, self._memory)
         self._last: Step | None = None
 
     @property
@@ -64,7 +67,7 @@ class Planner:
         """The next step. It grants nothing only if no sequence may get tokens or a copy is under way.
 
         A plan that comes to nothing is made again, as protections and claims end with time counted in plans; if that
-        does not help, rule 4 of this module does.
+        does not help, rule 5 of this module does.
         """
         for _ in range(self._config.min_resident_steps + 2):
             step = self._fill(now)
@@ -94,6 +97,8 @@ class Planner:
             for band in in_order:
                 for part in self._passes(step, band):
                     self._decode(step, part)
+        if self._config.num_draft_tokens:
+            self._drafts.grant(step)
         self._memory.end()
         self._pause_denied(step)
         self._lifecycle.demands.end(step.flows)

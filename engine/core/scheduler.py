@@ -138,6 +138,8 @@ class Scheduler:
         for row, samples in zip(plan.rows, plan.samples, strict=True):
             if samples and not accepted.get(row) and row not in errors:
                 raise StaleOutputError(f"step {output.step_id} has no result for row {row}, which samples")
+        if any(len(accepted.get(row, ())) > 1 + count for row, count in zip(plan.rows, plan.num_drafts, strict=False)):
+            raise StaleOutputError(f"step {output.step_id} has more tokens than were drafted for it")
         self._check_copies(output.completed_copies)
         self.open_plan = None
         self._committer.commit(step, plan.samples, output, now)

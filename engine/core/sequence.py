@@ -20,6 +20,9 @@ from engine.core.types import (
     TenantId,
 )
 
+# What is known of drafts before the first one was verified: how many were right, of how many that were looked at.
+PRIOR_RIGHT, PRIOR_TRIED = 1.2, 2.0
+
 MAX_MOVES = 128  # told of one sequence; what gives way for ever must not remember each time
 
 
@@ -88,6 +91,26 @@ class Timeline:
         )
 
 
+@dataclass(slots=True)
+class Drafting:
+    """The drafts of one sequence. Written by Drafts, Lifecycle and Committer, see `speculation`.
+
+    num_proposed    drafts that the runner has for it
+    num_scheduled   of these, in the plan being made or open
+    limit           that the runner may propose behind that plan
+    num_drafted     verified so far, of which num_accepted were right
+    right, tried    likewise, the latest weighing most; drafts behind a wrong one were not tried
+    """
+
+    num_proposed: int = 0
+    num_scheduled: int = 0
+    limit: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    right: float = PRIOR_RIGHT
+    tried: float = PRIOR_TRIED
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """One sequence. Written by the parts of the scheduler; policies see a `SequenceView`.
@@ -104,6 +127,7 @@ class Sequence:
     num_seizures          preemptions of the kind that `max_preemptions` limits
     resident_since        number of the plan in which it last came in
     row                   the row of the runner's batch; RUNNING sequences have one, PAUSED ones may
+    drafting              None: it never has drafts
     """
 
     request: Request
@@ -131,10 +155,11 @@ class Sequence:
     wants: bool = False
     has_spoken: bool = False
     block_table: BlockTable = field(default_factory=BlockTable)
+    drafting: Drafting | None = None
 
     @classmethod
-    def of(cls, request: Request, arrival_index: int, flow: Flow) -> "Sequence":
-        """The sequence of a request that has just arrived."""
+    def of(cls, request: Request, arrival_index: int, flow: Flow, *, speculates: bool = False) -> "Sequence":
+        """The sequence of a request that has just arrived. `speculates`: there is somebody who proposes drafts."""
         granted = request.granted_output_tokens
         num_prompt_tokens = len(request.prompt_token_ids)
         seq = cls(
@@ -148,6 +173,7 @@ class Sequence:
             num_prompt_tokens=num_prompt_tokens,
             num_tokens=num_prompt_tokens,
             max_num_tokens=num_prompt_tokens + request.max_output_tokens,
+            drafting=Drafting() if speculates and request.speculates else None,
         )
         seq.watch()
         return seq
@@ -160,6 +186,12 @@ class Sequence:
         else:
             num_granted_tokens = self.num_prompt_tokens + self.granted_output_tokens
             self.num_plain_tokens = min(self.max_num_tokens, num_granted_tokens) - 1
+
+    def lose_row(self) -> None:
+        """It has no row, and the runner forgets what it proposed for it."""
+        self.row = None
+        if self.drafting is not None:
+            self.drafting.num_proposed = 0
 
     def resume(self, num_lost_blocks: int, now: Nanos) -> None:
         """It is computed again, and first what it has lost."""
@@ -212,6 +244,16 @@ class Sequence:
         return self.num_tokens - self.num_prompt_tokens
 
     @property
+    def num_grantable(self) -> int:
+        """Output tokens that it may still emit, at least 0."""
+        return max(0, min(self.request.max_output_tokens, self.granted_output_tokens) - self.num_output_tokens)
+
+    @property
+    def num_scheduled_drafts(self) -> int:
+        """Drafts of the plan being made or open, behind its scheduled tokens."""
+        return 0 if self.drafting is None else self.drafting.num_scheduled
+
+    @property
     def hold_reason(self) -> PauseReason | None:
         """Why the sequence may get no tokens, whatever the policy says; None if it may."""
         if self.num_output_tokens >= self.granted_output_tokens:
@@ -238,4 +280,6 @@ class Sequence:
             num_output_tokens=self.num_output_tokens,
             num_recomputed_tokens=self.num_recomputed_tokens,
             num_preemptions=self.num_preemptions,
+            num_drafted_tokens=0 if self.drafting is None else self.drafting.num_drafted,
+            num_accepted_tokens=0 if self.drafting is None else self.drafting.num_accepted,
         )

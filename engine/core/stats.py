@@ -45,12 +45,18 @@ class TenantStats:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What all tenants together were served since the engine began; see TenantStats. Never falls."""
+    """What all tenants together were served since the engine began; see TenantStats. Never falls.
+
+    num_drafted_tokens   draft tokens that were verified
+    num_accepted_tokens  of these, those that were right: part of the output tokens
+    """
 
     num_prefill_tokens: int = 0
     num_output_tokens: int = 0
     num_recomputed_tokens: int = 0
     num_borrowed_tokens: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ class Step:
     num_flows      flows that want service
     num_grants     how often prompts were granted tokens, or decodes lost theirs
     num_context    keys that the decodes of this step read
+    num_drafts     draft tokens behind the decodes
+    may_propose    the runner may propose drafts behind some result
     """
 
     now: Nanos
@@ -43,6 +45,8 @@ class Step:
     num_decodes: int = 0
     num_context: int = 0
     num_flows: int = 0
+    num_drafts: int = 0
+    may_propose: bool = False
 
     def grant_decodes(self, seqs: abc.Sequence[Sequence]) -> None:
         """Each of `seqs` computes its one uncomputed token; its blocks hold it."""
@@ -73,6 +77,13 @@ class Step:
         for node in flow.nodes:
             node.num_planned_prefill_tokens += num_tokens - num_lost
             node.num_planned_output_tokens += is_complete
+
+    def grant_draft(self, seq: Sequence) -> None:
+        """The decode of `seq` carries a draft more; its blocks hold it."""
+        assert seq.drafting is not None, "a sequence without speculation was granted a draft"
+        seq.drafting.num_scheduled += 1
+        self.num_drafts += 1
+        self.budget -= 1
 
     def weight(self, flow: Flow) -> float:
         """The part of the machine that is the flow's, as its policy sees it; else its weight. Only ratios count."""
@@ -108,7 +119,8 @@ class Step:
 
     def to_plan(self, step_id: int, rows: Rows, copies: tuple[BlockCopy, ...]) -> StepPlan:
         """What the runner gets. `granted` is in the order of the plan's columns afterwards."""
-        are_decodes = self.num_decodes == len(self.granted)  # then each chunk is the one token that is not computed
+        # Then each chunk is the one token that is not computed.
+        are_decodes = self.num_decodes == len(self.granted) and not self.num_drafts
         self.granted = granted = self.granted if are_decodes else _decodes_first(self.granted)
         num_tokens, samples = ((1,) * len(granted), (True,) * len(granted)) if are_decodes else _chunks(granted)
         known = rows.known
@@ -127,20 +139,29 @@ class Step:
             num_tokens=num_tokens,
             samples=samples,
             copies=copies,
+            num_drafts=tuple([seq.num_scheduled_drafts for seq in granted]) if self.num_drafts else (),
+            draft_limits=tuple([_draft_limit(seq) for seq in granted]) if self.may_propose else (),
         )
 
 
 def _decodes_first(granted: list[Sequence]) -> list[Sequence]:
+    """Chunks of one token, then decodes with drafts, then the others."""
     decodes = [seq for seq in granted if seq.num_scheduled_tokens == 1]
-    if len(decodes) == len(granted):
+    plain = [seq for seq in decodes if not seq.num_scheduled_drafts]
+    if len(plain) == len(granted):
         return granted
-    return decodes + [seq for seq in granted if seq.num_scheduled_tokens > 1]
+    with_drafts = [seq for seq in decodes if seq.num_scheduled_drafts]
+    return plain + with_drafts + [seq for seq in granted if seq.num_scheduled_tokens > 1]
 
 
 def _chunks(granted: abc.Sequence[Sequence]) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     """The length of each chunk, and whether it reaches the last known token."""
-    num_tokens = tuple([seq.num_scheduled_tokens for seq in granted])
+    num_tokens = tuple([seq.num_scheduled_tokens + seq.num_scheduled_drafts for seq in granted])
     return num_tokens, tuple([seq.num_scheduled_tokens == seq.num_uncomputed_tokens for seq in granted])
+
+
+def _draft_limit(seq: Sequence) -> int:
+    return 0 if seq.drafting is None else max(0, seq.drafting.limit)
 
 
 def _row_start(seq: Sequence) -> RowStart:
@@ -151,6 +172,7 @@ def _row_start(seq: Sequence) -> RowStart:
         num_prompt_tokens=seq.num_prompt_tokens,
         block_ids=tuple(seq.block_table.device),
         sampling=seq.request.sampling,
+        stop_token_ids=seq.request.stop_token_ids,
     )
 
 

@@ -140,7 +140,7 @@ class Request:
 
     `path` is (organization, team) · `max_output_tokens` >= 1 · `stop_token_ids` end the output and are part of it ·
     `deadline` and `queue_deadline` are points in time, the second one before the first step · `granted_output_tokens`
-    None is all of them.
+    None is all of them · `speculates` False: no drafts, even where the engine has them.
 
     Raises ValueError where the path or the prompt is empty, or `max_output_tokens` is below 1.
     """
@@ -158,6 +158,7 @@ class Request:
     granted_output_tokens: int | None = None
     cache_salt: bytes = b""
     policy_revision: int = 0
+    speculates: bool = True
 
     def __post_init__(self) -> None:
         if not self.path:

@@ -21,7 +21,7 @@ class Chunks:
         """Tokens that the last query of each chunk sees, itself included."""
         return self.starts + self.num_tokens
 
-    def take(self, members: abc.Sequence[int]) -> "Chunks":
+    def take(self, members: abc.Sequence[int] | NDArray[np.int64]) -> "Chunks":
         index = np.asarray(members)
         return Chunks(self.rows[index], self.starts[index], self.num_tokens[index], self.offsets[index])
 

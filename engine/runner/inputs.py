@@ -13,15 +13,17 @@ from engine.kernels.ops import ChunkPlan
 from engine.model.forward_batch import ForwardBatch
 from engine.runner.chunks import Chunks, Slots
 from engine.runner.row_table import RowTable
+from engine.runner.verification import NO_DRAFT, Drafted
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
     """chunks            as the plan has them, in its order
     entered_blocks    [n] int64, the blocks whose first slot this step writes
-    sampled_rows      [R], the rows that sample, in the order of the logits
-    sampled_positions [R], where each one's new token will stand in its sequence
+    sampled_rows      [R], the row of each of the logits; rows with drafts have several
+    sampled_positions [R], where the token that is sampled there will stand in its sequence
     padded_size       tokens with padding of a step that a recording may compute; 0: no recording is meant for it
+    drafted           None: there are no drafts
     """
 
     batch: ForwardBatch
@@ -30,6 +32,7 @@ class StepInputs:
     sampled_rows: NDArray[np.int64]
     sampled_positions: NDArray[np.int64]
     padded_size: int = 0
+    drafted: Drafted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +44,15 @@ class StepArrays:
     positions: NDArray[np.int64]
     slots: Slots
     sampled_index: NDArray[np.int64]
+    drafted: Drafted | None = None
 
     @property
     def sampled_rows(self) -> NDArray[np.int64]:
-        return self.chunks.rows[self._sampled_chunks]
+        return self.chunks.rows[np.searchsorted(self.chunks.offsets, self.sampled_index, side="right") - 1]
 
     @property
     def sampled_positions(self) -> NDArray[np.int64]:
-        return self.chunks.num_keys[self._sampled_chunks]
-
-    @property
-    def _sampled_chunks(self) -> NDArray[np.int64]:
-        return np.searchsorted(self.chunks.offsets, self.sampled_index, side="right") - 1
+        return self.positions[self.sampled_index] + 1
 
 
 def step_arrays(plan: StepPlan, rows: RowTable, block_size: int) -> StepArrays:
@@ -66,13 +66,32 @@ def step_arrays(plan: StepPlan, rows: RowTable, block_size: int) -> StepArrays:
     )
     row_by_token = np.repeat(chunks.rows, num_tokens)
     positions = np.arange(len(row_by_token)) + np.repeat(chunks.starts - chunks.offsets, num_tokens)
+    samples = np.array(plan.samples, dtype=np.bool_)
+    index, drafted = (chunks.offsets + num_tokens - 1)[samples], None
+    if plan.num_drafts:
+        num_drafts = np.array(plan.num_drafts, dtype=np.int64)[samples]
+        index, drafted = _drafted(chunks.take(np.flatnonzero(samples)), num_drafts, rows)
     return StepArrays(
         chunks=chunks,
         token_ids=rows.token_ids[row_by_token, positions],
         positions=positions,
         slots=Slots(rows.block_ids[row_by_token, positions // block_size], positions % block_size),
-        sampled_index=(chunks.offsets + num_tokens - 1)[np.array(plan.samples, dtype=np.bool_)],
+        sampled_index=index,
+        drafted=drafted,
     )
+
+
+def _drafted(sampled: Chunks, num_drafts: NDArray[np.int64], rows: RowTable) -> tuple[NDArray[np.int64], Drafted]:
+    """The tokens of the step behind which one is sampled: each chunk's drafts, and the one before them."""
+    counts = num_drafts + 1
+    firsts = np.cumsum(counts) - counts
+    within = np.arange(int(counts.sum())) - np.repeat(firsts, counts)
+    positions = np.repeat(sampled.num_keys - num_drafts, counts) + within
+    token_ids = np.full(len(positions), NO_DRAFT)
+    is_draft = within < np.repeat(num_drafts, counts)
+    token_ids[is_draft] = rows.token_ids[np.repeat(sampled.rows, counts)[is_draft], positions[is_draft]]
+    index = np.repeat(sampled.offsets + sampled.num_tokens - counts, counts) + within
+    return index, Drafted(firsts, token_ids)
 
 
 class Planner(Protocol):
@@ -105,6 +124,7 @@ class InputBuilder:
             entered_blocks=self._tensor(arrays.slots.blocks[arrays.slots.places == 0]),
             sampled_rows=arrays.sampled_rows,
             sampled_positions=arrays.sampled_positions,
+            drafted=arrays.drafted,
         )
 
     def _tensor(self, array: NDArray[np.int64]) -> Tensor:

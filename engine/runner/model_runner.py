@@ -6,9 +6,11 @@ thread, in the blocks that are being copied. It never decides who runs.
 
 from collections import abc
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.calibration import CopyTiming
@@ -24,23 +26,35 @@ from engine.runner.kv_cache import KvCache
 from engine.runner.logprobs import token_logprobs
 from engine.runner.penalties import PenaltyTable
 from engine.runner.prompt_logprobs import PromptScores, has_wanted, score_prompts
+from engine.runner.proposers import DraftSource, Proposer, make_proposer
 from engine.runner.row_table import RowTable
 from engine.runner.sampler import sample, sample_apart
 from engine.runner.step_path import StepPath
 from engine.runner.token_masks import TokenMasks
+from engine.runner.verification import Drafted
 
 NON_FINITE_ERROR = "the model computed values that are not finite for this request"
 
 _WARM_UP_TOKENS = 256
+
+T = TypeVar("T")
 
 
 class ModelRunner:
     """Runs on whatever thread calls it, one step at a time. `kv_cache` is public for the tests to look into."""
 
     def __init__(
-        self, model: LoadedModel, config: SchedulerConfig, *, cuda_graphs: bool = True, batch_invariant: bool = False
+        self,
+        model: LoadedModel,
+        config: SchedulerConfig,
+        drafts: DraftSource | None = None,
+        *,
+        cuda_graphs: bool = True,
+        batch_invariant: bool = False,
     ) -> None:
-        """`cuda_graphs` says whether `warm_up` records steps that decode only; without effect on a CPU.
+        """Nothing is proposed without `drafts`.
+
+        `cuda_graphs` says whether `warm_up` records steps that decode only; without effect on a CPU.
 
         `batch_invariant`: a sequence's logits and tokens have the same bits, whatever is computed beside it and in
         whatever chunks. Raises ValueError where the device does not compute that.
@@ -57,6 +71,7 @@ class ModelRunner:
         )
         self._draw = sample_apart if batch_invariant else sample
         self._copier = BlockCopier(self.kv_cache)
+        self._proposer: Proposer | None = None if drafts is None else make_proposer(drafts, config, self._rows)
 
     def execute(self, plan: StepPlan) -> StepOutput:
         """Every sampled row is in `accepted`, or in `errors` if its logits are not finite or none of its tokens may be
@@ -103,12 +118,18 @@ class ModelRunner:
         self._biases.start(plan.started)
         self._masks.stop(plan.stopped)
         self._masks.start(plan.started)
+        if self._proposer is not None:
+            self._proposer.start(plan.started)
         if not plan.rows:
             return StepOutput(plan.step_id)
         inputs = self._path.build(plan)
-        if not has_wanted(inputs.chunks, self._rows):
-            return self._sample(plan.step_id, self._path.logits(inputs), inputs)
-        return self._compute_and_score(plan.step_id, inputs)
+        if has_wanted(inputs.chunks, self._rows):
+            output = self._compute_and_score(plan.step_id, inputs)
+        else:
+            output = self._sample(plan.step_id, self._path.logits(inputs), inputs)
+        if self._proposer is None or not plan.draft_limits:
+            return output
+        return replace(output, proposed=self._propose(self._proposer, plan, output))
 
     def _compute_and_score(self, step_id: int, inputs: StepInputs) -> StepOutput:
         module, device = self._model.module, self._model.device
@@ -121,7 +142,7 @@ class ModelRunner:
         return _scored(self._sample(step_id, module.logits(streams, inputs.batch.sampled_index), inputs), scores)
 
     def _sample(self, step_id: int, logits: Tensor, inputs: StepInputs) -> StepOutput:
-        rows = inputs.sampled_rows
+        rows, positions = inputs.sampled_rows, inputs.sampled_positions
         if not len(rows):
             return StepOutput(step_id)
         is_finite = finite_rows(logits)
@@ -129,22 +150,64 @@ class ModelRunner:
         if not on_host.all():
             logits = logits.masked_fill(~is_finite[:, None], 0.0)
         settings = self._rows.sampling[rows]
-        adjusted = self._penalties.adjust(logits, rows, settings)
+        adjusted = self._penalties.adjust(logits, rows, settings, inputs.drafted)
         adjusted, stuck = self._masks.apply(self._biases.adjust(adjusted, rows), rows)
-        token_ids = self._draw(adjusted, settings, inputs.sampled_positions)
-        self._penalties.record(rows, token_ids)
-        logprobs = token_logprobs(logits, token_ids, settings["num_logprobs"])
-        accepted = token_ids.cpu().numpy()
-        self._rows.append_tokens(rows, inputs.sampled_positions, accepted)
-        bad = {**stuck, **dict.fromkeys(np.flatnonzero(~on_host).tolist(), NON_FINITE_ERROR)}
-        good = [index for index in range(len(rows)) if index not in bad] if bad else range(len(rows))
+        token_ids = self._draw(adjusted, settings, positions)
+        sampled, problems = token_ids.cpu().numpy(), _problems(rows, on_host, stuck)
+        kept = _kept(sampled, [*np.flatnonzero(~on_host), *stuck], inputs.drafted)
+        if len(kept) < len(rows):
+            index = torch.from_numpy(kept).to(logits.device)
+            logits, token_ids = logits[index], token_ids[index]
+        self._penalties.record(rows[kept], token_ids)
+        logprobs = token_logprobs(logits, token_ids, settings["num_logprobs"][kept])
+        self._rows.append_tokens(rows[kept], positions[kept], sampled[kept])
+        if inputs.drafted is not None:
+            self._rows.trim(rows[kept], positions[kept] + 1)
+        accepted = _by_row(rows[kept], sampled[kept].tolist())
         return StepOutput(
             step_id=step_id,
-            accepted={int(rows[index]): (int(accepted[index]),) for index in good},
-            logprobs={int(rows[index]): (logprobs[index],) for index in good if index in logprobs},
-            errors={int(rows[index]): problem for index, problem in bad.items()},
-            ended=self._masks.record(rows, accepted),
+            accepted=accepted,
+            logprobs=_by_row(rows[kept][list(logprobs)], logprobs.values()) if logprobs else {},
+            errors={row: problem for row, problem in problems.items() if row not in accepted},
+            ended=self._masks.record(rows[kept], sampled[kept]),
         )
+
+    def _propose(self, proposer: Proposer, plan: StepPlan, output: StepOutput) -> dict[int, int]:
+        """Drafts behind what was accepted; how many by row. None where a mask would have to follow them."""
+        num_drafts = plan.num_drafts or (0,) * len(plan.rows)
+        columns = zip(plan.rows, plan.starts, plan.num_tokens, num_drafts, plan.draft_limits, strict=True)
+        wanted = [
+            (row, start + num_tokens - of_these + len(output.accepted[row]), limit)
+            for row, start, num_tokens, of_these, limit in columns
+            if limit and row in output.accepted and not self._masks.follows(row)
+        ]
+        if not wanted:
+            return {}
+        rows, ends, limits = np.array(wanted, dtype=np.int64).T
+        counts = proposer.propose(rows, ends, limits)
+        proposed = zip(rows.tolist(), ends.tolist(), counts.tolist(), strict=True)
+        return {row: self._rows.num_until_stop(row, end, count) for row, end, count in proposed if count}
+
+
+def _problems(rows: NDArray[np.int64], is_finite: NDArray[np.bool_], stuck: abc.Mapping[int, str]) -> dict[int, str]:
+    """By row, what keeps it from a token; of a row with drafts it only counts where it has accepted none."""
+    found = {int(rows[index]): problem for index, problem in stuck.items()}
+    return found | dict.fromkeys(rows[~is_finite].tolist(), NON_FINITE_ERROR)
+
+
+def _kept(sampled: NDArray[np.int64], bad: abc.Sequence[int], drafted: Drafted | None) -> NDArray[np.int64]:
+    """Indices of the sampled tokens that are accepted; those that are `bad` never are."""
+    is_good = np.ones(len(sampled), dtype=np.bool_)
+    is_good[bad] = False
+    return np.flatnonzero(is_good) if drafted is None else drafted.kept(sampled, is_good)
+
+
+def _by_row(rows: NDArray[np.int64], values: abc.Iterable[T]) -> dict[int, tuple[T, ...]]:
+    """The values of each row, in order."""
+    of_row: dict[int, tuple[T, ...]] = {}
+    for row, value in zip(rows.tolist(), values, strict=True):
+        of_row[row] = (*of_row[row], value) if row in of_row else (value,)
+    return of_row
 
 
 def _scored(output: StepOutput, scores: PromptScores) -> StepOutput:

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from engine.core.plan import RowStart
 from engine.core.types import SamplingParams
+from engine.runner.verification import Drafted
 
 _UNPENALIZED = (1.0, 0.0, 0.0)
+_ONE = torch.ones((), dtype=torch.int32)
 
 
 class PenaltyTable:
@@ -42,17 +44,21 @@ class PenaltyTable:
                 self._num_in_output[start.row] = torch.bincount(output, minlength=self._num_in_output.shape[1])
 
     def record(self, rows: NDArray[np.int64], token_ids: Tensor) -> None:
-        """Count one more output token of each row. token_ids [R] int64."""
+        """Count output tokens. token_ids [R] int64, one for each of `rows`, where a row may come several times."""
         penalized = np.flatnonzero(self._is_penalized[rows])
         if len(penalized):
             row_index = torch.from_numpy(rows[penalized]).to(token_ids.device)
-            self._num_in_output[row_index, token_ids[torch.from_numpy(penalized).to(token_ids.device)]] += 1
+            counted = token_ids[torch.from_numpy(penalized).to(token_ids.device)]
+            self._num_in_output.index_put_((row_index, counted), _ONE.to(token_ids.device), accumulate=True)
 
-    def adjust(self, logits: Tensor, rows: NDArray[np.int64], settings: NDArray[np.void]) -> Tensor:
+    def adjust(
+        self, logits: Tensor, rows: NDArray[np.int64], settings: NDArray[np.void], drafted: Drafted | None = None
+    ) -> Tensor:
         """Finite `logits` [R, V] with the penalties of `settings`, finite still: a new tensor if any row has one.
 
         A token of the prompt or output is pushed away from the top by division or multiplication (Keskar et al.
-        2019), then the ones of the output lose `presence` once and `frequency` for each time.
+        2019), then the ones of the output lose `presence` once and `frequency` for each time. Logits behind drafts
+        count these as output.
         """
         penalized = np.flatnonzero(self._is_penalized[rows])
         if not len(penalized):
@@ -64,6 +70,8 @@ class PenaltyTable:
             for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")
         )
         counts = self._num_in_output[row_index]
+        if drafted is not None:
+            _count_drafts(counts, penalized, drafted)
         plain = logits[index]
         repeated = torch.where(plain > 0, plain / repetition, plain * repetition)
         adjusted = torch.where(self._in_prompt[row_index] | (counts > 0), repeated, plain)
@@ -71,6 +79,18 @@ class PenaltyTable:
         # A penalty near 0 overflows; an infinite logit would make every probability of its row NaN.
         limits = torch.finfo(adjusted.dtype)
         return logits.index_copy(0, index, adjusted.clamp_(limits.min, limits.max))
+
+
+def _count_drafts(counts: Tensor, penalized: NDArray[np.int64], drafted: Drafted) -> None:
+    """To counts [n, V], one row for each of the logits in `penalized`, the drafts before it are added."""
+    of, token_ids = drafted.before()
+    place = np.searchsorted(penalized, of)
+    is_counted = penalized[np.minimum(place, len(penalized) - 1)] == of
+    index = (
+        torch.from_numpy(place[is_counted]).to(counts.device),
+        torch.from_numpy(token_ids[is_counted]).to(counts.device),
+    )
+    counts.index_put_(index, _ONE.to(counts.device), accumulate=True)
 
 
 def _penalties(sampling: SamplingParams) -> tuple[float, float, float]:

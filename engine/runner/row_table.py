@@ -36,10 +36,12 @@ _SEED_MASK = (1 << 64) - 1
 class RowTable:
     """Columns by row.
 
-    token_ids  [rows, tokens of the longest request] int64
+    token_ids  [rows, tokens of the longest request] int64; behind the known ones stand the proposed drafts
     block_ids  [rows, blocks of the longest request] int64, in token order
     sampling   [rows] of SAMPLING_DTYPE
     num_prompt_tokens [rows] int64
+    num_blocks [rows], how many of `block_ids` are the row's
+    stops      [rows], the tokens that end the row's output
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -49,7 +51,9 @@ class RowTable:
         self.block_ids = np.zeros((num_rows, num_blocks), dtype=np.int64)
         self.sampling = np.zeros(num_rows, dtype=SAMPLING_DTYPE)
         self.num_prompt_tokens = np.zeros(num_rows, dtype=np.int64)
-        self._num_blocks = np.zeros(num_rows, dtype=np.int64)
+        self.num_blocks = np.zeros(num_rows, dtype=np.int64)
+        self.stops: list[frozenset[int]] = [frozenset()] * num_rows
+        self._block_size = config.block_size
         self._changes: list[tuple[int, int, int]] | None = None
 
     def log_changes(self) -> None:
@@ -71,22 +75,35 @@ class RowTable:
     def append_tokens(
         self, rows: NDArray[np.int64], positions: NDArray[np.int64], token_ids: NDArray[np.int64]
     ) -> None:
-        """Keep each row's new token, which its next chunk computes, at its position."""
+        """Keep each row's new tokens at their positions."""
         self.token_ids[rows, positions] = token_ids
+
+    def num_until_stop(self, row: int, start: int, num_tokens: int) -> int:
+        """Of the tokens [start, start + num_tokens) of a row, those up to the first that ends its output."""
+        stops = self.stops[row]
+        for nth, token_id in enumerate(self.token_ids[row, start : start + num_tokens].tolist() if stops else ()):
+            if token_id in stops:
+                return nth + 1
+        return num_tokens
+
+    def trim(self, rows: NDArray[np.int64], num_tokens: NDArray[np.int64]) -> None:
+        """Each row has no blocks but those that hold so many tokens."""
+        self.num_blocks[rows] = np.minimum(self.num_blocks[rows], -(-num_tokens // self._block_size))
 
     def _start(self, start: RowStart) -> None:
         self.token_ids[start.row, : len(start.token_ids)] = start.token_ids
         self.sampling[start.row] = _sampling_row(start.sampling)
         self.num_prompt_tokens[start.row] = start.num_prompt_tokens
-        self._num_blocks[start.row] = 0
+        self.num_blocks[start.row] = 0
+        self.stops[start.row] = start.stop_token_ids
         self._append_blocks(start.row, start.block_ids)
 
     def _append_blocks(self, row: int, block_ids: abc.Sequence[int]) -> None:
-        begin = self._num_blocks[row]
+        begin = self.num_blocks[row]
         self.block_ids[row, begin : begin + len(block_ids)] = block_ids
         if self._changes is not None:
             self._changes.append((row, int(begin), len(block_ids)))
-        self._num_blocks[row] = begin + len(block_ids)
+        self.num_blocks[row] = begin + len(block_ids)
 
 
 def _sampling_row(sampling: SamplingParams) -> tuple[float | int, ...]:

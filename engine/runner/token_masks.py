@@ -50,6 +50,10 @@ class TokenMasks:
                 assert isinstance(constraint, Constraint), "a constraint is made by engine.grammars"
                 self._matchers[start.row] = constraint.begin(start.token_ids[start.num_prompt_tokens :])
 
+    def follows(self, row: int) -> bool:
+        """Whether the row's mask changes with each of its tokens."""
+        return row in self._matchers
+
     def apply(self, logits: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, dict[int, str]]:
         """`logits` [R, V] with -inf for what may not be drawn, a new tensor if any row has a mask; and by index of row,
         why nothing may be drawn, where that is so: such a row is as it was."""

@@ -53,6 +53,7 @@ class TritonInputs:
             sampled_rows=arrays.sampled_rows,
             sampled_positions=arrays.sampled_positions,
             padded_size=size,
+            drafted=arrays.drafted,
         )
 
     def padding(self, size: int) -> ForwardBatch:

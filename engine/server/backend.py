@@ -1,9 +1,10 @@
 """The model and its runner, loaded and measured on the engine's thread. The only place that brings torch in."""
 
 import gc
+import json
 import os
 from collections import abc
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,7 +19,8 @@ from engine.settings import EngineSettings, resolve, resolve_num_threads
 
 if TYPE_CHECKING:  # they import torch, or numpy
     from engine.calibration import Calibrator
-    from engine.model.info import ModelInfo
+    from engine.model.info import LoadedModel, ModelInfo
+    from engine.runner.proposers import DraftSource
 
 log = structlog.get_logger(__name__)
 
@@ -27,13 +29,15 @@ log = structlog.get_logger(__name__)
 class Backend:
     """What computes, what it computes, the limits that follow from both and the machine, and what a step takes here.
 
-    Without a `calibrator` the scheduler reckons with prices that fit no machine in particular.
+    Without a `calibrator` the scheduler reckons with prices that fit no machine in particular. `draft_model` is the
+    name of the model that proposes drafts, empty if none does.
     """
 
     runner: Runner
     model: "ModelInfo"
     config: SchedulerConfig
     calibrator: "Calibrator | None" = None
+    draft_model: str = ""
 
 
 def load_backend(settings: EngineSettings, on_progress: abc.Callable[[float], None]) -> Backend:
@@ -48,6 +52,7 @@ def load_backend(settings: EngineSettings, on_progress: abc.Callable[[float], No
     import torch
 
     from engine.model.loader import load_model
+    from engine.runner.draft_measurement import measure_draft_ns
     from engine.runner.measurement import measure
     from engine.runner.model_runner import ModelRunner
 
@@ -62,15 +67,61 @@ def load_backend(settings: EngineSettings, on_progress: abc.Callable[[float], No
         quantization=_quantization(settings, has_cuda=torch.cuda.is_available()),
         on_progress=on_progress,
     )
-    config = resolve(settings, loaded.info, _free_memory(loaded.device.type), machine.cpu_memory())
-    runner = ModelRunner(loaded, config, cuda_graphs=settings.cuda_graphs, batch_invariant=settings.batch_invariant)
+    draft = load_draft_model(settings, loaded)
+    sized = loaded.info if draft is None else _with_draft(loaded.info, draft.info)
+    config = resolve(settings, sized, _free_memory(loaded.device.type), machine.cpu_memory())
+    runner = ModelRunner(
+        loaded,
+        config,
+        _draft_source(settings, draft),
+        cuda_graphs=settings.cuda_graphs,
+        batch_invariant=settings.batch_invariant,
+    )
     runner.warm_up()
     calibrator = measure(runner, config)
+    if draft is not None:
+        config = replace(config, draft_token_ns=measure_draft_ns(runner, config))
     log.info("measured", **_figures(calibrator.prices))
     # Torch alone brings hundreds of thousands of objects that never die; no collection has to walk them again.
     gc.collect()
     gc.freeze()
-    return Backend(runner, loaded.info, config, calibrator)
+    return Backend(runner, loaded.info, config, calibrator, "" if draft is None else draft.info.name)
+
+
+def load_draft_model(settings: EngineSettings, target: "LoadedModel") -> "LoadedModel | None":
+    """The model that proposes drafts for `target`, on its device and in its dtype; None if none is named.
+
+    Raises ModelError, and SettingsError if the two do not have the same vocabulary.
+    """
+    if settings.draft_model is None:
+        return None
+    from engine.model.loader import load_model
+
+    dtype = str(target.dtype).removeprefix("torch.")
+    draft = load_model(settings.draft_model, dtype=dtype, device=target.device.type)
+    if _vocabulary(draft.info) != _vocabulary(target.info):
+        raise SettingsError(
+            "draft_model", f"has another vocabulary than {target.info.name}: its tokens mean other text"
+        )
+    return draft
+
+
+def _vocabulary(model: "ModelInfo") -> tuple[int, object]:
+    """The number of tokens, and each one's text and id."""
+    return model.vocabulary_size, json.loads(model.tokenizer_json)["model"]["vocab"]
+
+
+def _with_draft(model: "ModelInfo", draft: "ModelInfo") -> "ModelInfo":
+    """`model`, of which each cached token needs room for the draft model's keys and values, too."""
+    return replace(model, kv_bytes_per_token=model.kv_bytes_per_token + draft.kv_bytes_per_token)
+
+
+def _draft_source(settings: EngineSettings, draft: "LoadedModel | None") -> "DraftSource | None":
+    from engine.runner.proposers import ModelDrafts, NgramDrafts
+
+    if draft is not None:
+        return ModelDrafts(draft)
+    return NgramDrafts(settings.ngram_min_tokens) if settings.speculation == "ngram" else None
 
 
 def _quantization(settings: EngineSettings, *, has_cuda: bool) -> str | None:

@@ -91,6 +91,7 @@ def request_from_pb(start: pb.StartGeneration, limits: Limits, now: Nanos) -> Re
         granted_output_tokens=start.grant_output_tokens if start.HasField("grant_output_tokens") else None,
         cache_salt=start.cache_salt,
         policy_revision=start.policy_revision,
+        speculates=start.speculation if start.HasField("speculation") else True,
     )
 
 
@@ -215,6 +216,8 @@ def _finished_to_pb(finished: Finished, arrived_unix_ns: int) -> pb.Finished:
             output_tokens=usage.num_output_tokens,
             recomputed_tokens=usage.num_recomputed_tokens,
             num_preemptions=usage.num_preemptions,
+            drafted_tokens=usage.num_drafted_tokens,
+            accepted_draft_tokens=usage.num_accepted_tokens,
         ),
         timings=pb.Timings(
             arrived_unix_ns=arrived_unix_ns,

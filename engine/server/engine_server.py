@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections import abc
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -106,7 +107,9 @@ class EngineServer:
         )
         self._loop_ended = aio.run_in_executor(self._thread, self._loop.run)
         names, options = zip(*((choice.name, choice.options) for choice in choices), strict=True)
-        await self._intake.open(Engine(self._loop, backend.model, backend.config, *names, *options))
+        drafts = (self._settings.speculation, backend.draft_model)
+        engine = Engine(self._loop, backend.model, backend.config, *names, *options)
+        await self._intake.open(replace(engine, drafts=drafts))
         return backend
 
     async def failure(self) -> BaseException:

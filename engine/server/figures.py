@@ -103,6 +103,7 @@ def stats_to_pb(figures: Figures, lately: ServedLately) -> pb.GetStatsResponse:
         gap_bound=scheduler.gap_bound,
     )
     told.MergeFrom(_policies_to_pb(figures.engine, scheduler))
+    told.MergeFrom(_drafts_to_pb(figures.engine, scheduler))
     told.MergeFrom(_requests_to_pb(scheduler))
     told.MergeFrom(_pools_to_pb(scheduler, config))
     block_bytes = config.block_size * figures.engine.model.kv_bytes_per_token
@@ -119,6 +120,17 @@ def _policies_to_pb(engine: Engine, scheduler: SchedulerStats) -> pb.GetStatsRes
         preemption_options=engine.preemption_options,
         preemption_mode=engine.config.preemption_mode.value,
         policy_fault=scheduler.policy_fault or "",
+    )
+
+
+def _drafts_to_pb(engine: Engine, scheduler: SchedulerStats) -> pb.GetStatsResponse:
+    speculation, draft_model = engine.drafts
+    return pb.GetStatsResponse(
+        drafted_tokens=scheduler.totals.num_drafted_tokens,
+        accepted_draft_tokens=scheduler.totals.num_accepted_tokens,
+        speculation=speculation,
+        draft_model=draft_model,
+        num_draft_tokens=engine.config.num_draft_tokens,
     )
 
 

@@ -38,7 +38,10 @@ HEALTH_SERVICES = ("", "evenflow.engine.v1.EngineService")
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What is being served, once the model is loaded, and by which policies; their options as they were given."""
+    """What is being served, once the model is loaded, and by which policies; their options as they were given.
+
+    `drafts` are the kind of speculation and the name of the model that proposes drafts; empty: none does.
+    """
 
     loop: EngineLoop
     model: "ModelInfo"
@@ -47,6 +50,7 @@ class Engine:
     preemption_policy: str
     scheduling_options: abc.Mapping[str, str] = field(default_factory=dict)
     preemption_options: abc.Mapping[str, str] = field(default_factory=dict)
+    drafts: tuple[str, str] = ("off", "")
 
     @property
     def policies(self) -> tuple[PolicyChoice, PolicyChoice]:

@@ -19,6 +19,7 @@ METRIC_STEP_SEQUENCES = "evenflow_engine_step_sequences"
 METRIC_STEP_TOKENS = "evenflow_engine_step_tokens"
 METRIC_STEP_LIMIT = "evenflow_engine_step_limit"
 METRIC_TOKENS = "evenflow_engine_tokens"
+METRIC_DRAFTS = "evenflow_engine_draft_tokens"
 METRIC_PRICE = "evenflow_engine_price_seconds"
 
 METRIC_BLOCKS = "evenflow_engine_blocks"

@@ -166,6 +166,13 @@ def add_steps(families: Families, figures: Figures) -> None:
     text = "Tokens by kind; recomputed ones are lost work, borrowed ones are among prefill and output."
     for kind, number in kinds.items():
         families.counter(names.METRIC_TOKENS, text, number, {"kind": kind})
+    results = {
+        "accepted": totals.num_accepted_tokens,
+        "rejected": totals.num_drafted_tokens - totals.num_accepted_tokens,
+    }
+    for result, number in results.items():
+        text = "Draft tokens that were verified; accepted ones are among the output tokens."
+        families.counter(names.METRIC_DRAFTS, text, number, {"result": result})
     for of, price_ns in _prices(stats.prices).items():
         text = "What a step and a copy take, by measurement."
         families.gauge(names.METRIC_PRICE, text, price_ns / NS_PER_S, {"of": of})

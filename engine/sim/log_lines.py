@@ -56,6 +56,7 @@ class _Request(_Strict):
     queue_deadline: Int64 | None = None
     granted_output_tokens: Int64 | None = None
     stops: bool = False
+    speculates: bool = True
     policy_revision: Count = 0
     salt: str = ""
 
@@ -81,6 +82,7 @@ class _Commit(_Line):
     ended: dict[Row, RowTokens] = {}
     errors: dict[Row, str] = {}
     copies: list[Count] = []
+    proposed: dict[Row, RowTokens] = {}
 
 
 class _Abort(_Line):

@@ -7,6 +7,8 @@ last slot, so that a wrong block, a lost token or one too many changes the text 
 
 Copies take a seeded number of steps. Until a copy has ended, both sides of it are *fenced*: to read, write, free or
 copy such a block is a fault, and the block that is written holds poison.
+
+Drafts are proposed by chance, some right and some wrong, and verified as a real runner does it.
 """
 
 import hashlib
@@ -59,6 +61,7 @@ class Row:
     block_ids: list[BlockId]
     seed: int
     num_logprobs: int | None
+    drafts: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -116,10 +119,13 @@ class Copies:
 
 
 class ReferenceRunner:
-    """Executes plans one chunk after the other. `errors` makes rows of these generations fail at their next chunk."""
+    """Executes plans one chunk after the other. `errors` makes rows of these generations fail at their next chunk.
+    `draft_hits` is how often a draft is right, of those behind right ones."""
 
-    def __init__(self, block_size: int, *, max_copy_delay: int = 0, seed: int = 0) -> None:
+    def __init__(self, block_size: int, *, max_copy_delay: int = 0, seed: int = 0, draft_hits: float = 0.7) -> None:
         self.block_size = block_size
+        self._draft_hits = draft_hits
+        self._draft_random = random.Random(seed)  # noqa: S311 - likewise
         self.rows: dict[int, Row] = {}
         self.cache: dict[BlockId, list[bytes]] = {}
         self.errors: dict[str, str] = {}
@@ -133,15 +139,19 @@ class ReferenceRunner:
         self._check_columns(plan)
         for copy in plan.copies:
             self.copies.start(copy, self.num_steps)
-        chunks = list(zip(plan.rows, plan.starts, plan.num_tokens, plan.samples, strict=True))
-        for row_id, start, num_tokens, _ in chunks:
+        none = (0,) * len(plan.rows)
+        columns = (plan.starts, plan.num_tokens, plan.samples, plan.num_drafts or none, plan.draft_limits or none)
+        chunks = list(zip(plan.rows, *columns, strict=True))
+        for row_id, start, num_tokens, _, num_drafts, _ in chunks:
+            _take_drafts(self._row(row_id), num_drafts)
             self._write(self._row(row_id), start, start + num_tokens)
         accepted: dict[int, tuple[int, ...]] = {}
         logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
         errors: dict[int, str] = {}
-        for row_id, start, num_tokens, samples in chunks:
+        proposed: dict[int, int] = {}
+        for row_id, start, num_tokens, samples, num_drafts, limit in chunks:
             row = self._row(row_id)
-            last_slot = self._read(row, start + num_tokens)
+            self._read(row, start + num_tokens)
             if samples != (start + num_tokens == len(row.token_ids)):
                 raise RunnerFaultError(
                     f"{row.key} samples={samples} at {start + num_tokens} of {len(row.token_ids)} tokens"
@@ -149,12 +159,14 @@ class ReferenceRunner:
             if row.key.generation_id in self.errors:
                 errors[row_id] = self.errors.pop(row.key.generation_id)
             elif samples:
-                token_id = sample(last_slot, row.seed)
-                row.token_ids.append(token_id)
-                accepted[row_id] = (token_id,)
+                accepted[row_id] = self._verify(row, num_drafts)
                 if row.num_logprobs is not None:
-                    logprobs[row_id] = (TokenLogprobs(-0.5, ((token_id, -0.5),) * row.num_logprobs),)
-        return StepOutput(plan.step_id, accepted, logprobs, errors, self.copies.end(self.num_steps))
+                    logprobs[row_id] = tuple(
+                        TokenLogprobs(-0.5, ((token_id, -0.5),) * row.num_logprobs) for token_id in accepted[row_id]
+                    )
+                proposed[row_id] = self._propose(row, limit)
+        copied = self.copies.end(self.num_steps)
+        return StepOutput(plan.step_id, accepted, logprobs, errors, copied, proposed=proposed)
 
     def wait(self) -> tuple[CopyId, ...]:
         """A step's time passes without a plan. The copies that ended in it."""
@@ -210,14 +222,33 @@ class ReferenceRunner:
             block = self.cache.setdefault(block_id, [POISON] * self.block_size)
             block[position % self.block_size] = slot
 
-    def _read(self, row: Row, end: int) -> bytes:
-        """The last slot of the context, after all of them were found to be right."""
+    def _read(self, row: Row, end: int) -> None:
+        """Every slot of the context is right."""
         slot = b""
         for position in range(end):
             slot = slot_after(slot, row.token_ids[position])
             if self._slot(row, position) != slot:
                 raise RunnerFaultError(f"{row.key} reads {self._slot(row, position)!r} at {position}, not {slot!r}")
-        return slot
+
+    def _verify(self, row: Row, num_drafts: int) -> tuple[int, ...]:
+        """The drafts up to the first wrong one, and the token that follows them. Blocks beyond it are free again."""
+        num_known = len(row.token_ids) - num_drafts
+        drafts, row.token_ids = row.token_ids[num_known:], row.token_ids[:num_known]
+        for draft in (*drafts, None):
+            row.token_ids.append(sample(self._slot(row, len(row.token_ids) - 1), row.seed))
+            if row.token_ids[-1] != draft:
+                break
+        if num_drafts:
+            del row.block_ids[-(-len(row.token_ids) // self.block_size) :]
+        return tuple(row.token_ids[num_known:])
+
+    def _propose(self, row: Row, limit: int) -> int:
+        slot = slot_after(self._slot(row, len(row.token_ids) - 2), row.token_ids[-1])
+        for _ in range(self._draft_random.randint(0, limit)):
+            is_right = self._draft_random.random() < self._draft_hits
+            row.drafts.append((sample(slot, row.seed) + (not is_right)) % VOCABULARY_SIZE)
+            slot = slot_after(slot, row.drafts[-1])
+        return len(row.drafts)
 
     def _slot(self, row: Row, position: int) -> bytes:
         block_id = self._block(row, position)
@@ -241,6 +272,14 @@ class ConstantRunner:
         rows = [row for row, samples in zip(plan.rows, plan.samples, strict=True) if samples]
         copy_ids = tuple(copy.copy_id for copy in plan.copies)
         return StepOutput(plan.step_id, dict.fromkeys(rows, (1,)), completed_copies=copy_ids)
+
+
+def _take_drafts(row: Row, num_drafts: int) -> None:
+    """The first drafts of `row` stand behind its known tokens, the others are forgotten."""
+    if num_drafts > len(row.drafts):
+        raise RunnerFaultError(f"{row.key} has {len(row.drafts)} drafts, not {num_drafts}")
+    row.token_ids += row.drafts[:num_drafts]
+    row.drafts = []
 
 
 def _new_row(start: RowStart) -> Row:

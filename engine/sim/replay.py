@@ -148,14 +148,14 @@ class _Replayer:
     def commit(self, line: Json, now: Nanos) -> None:
         if self.plan is None or self.plan.step_id != line["step"]:
             raise ValueError(f"commits step {line['step']}, which is not the last plan's")
-        lengths, ended, errors = (_by_row(line, name) for name in ("lengths", "ended", "errors"))
+        lengths, ended, errors, proposed = (_by_row(line, name) for name in ("lengths", "ended", "errors", "proposed"))
         accepted = {
             row: _token_ids(lengths.get(row, 1), ended.get(row))
             for row, samples in zip(self.plan.rows, self.plan.samples, strict=True)
             if samples and row not in errors
         }
         copies = tuple(map(CopyId, line.get("copies", ())))
-        output = StepOutput(self.plan.step_id, accepted, errors=errors, completed_copies=copies)
+        output = StepOutput(self.plan.step_id, accepted, errors=errors, completed_copies=copies, proposed=proposed)
         self.plan = None
         self.scheduler.commit(output, now)
 
@@ -186,6 +186,7 @@ def request_from_json(line: Json) -> Request:
         granted_output_tokens=line.get("granted_output_tokens"),
         cache_salt=bytes.fromhex(salt),
         policy_revision=line.get("policy_revision", 0),
+        speculates=line.get("speculates", True),
     )
 
 

@@ -75,7 +75,8 @@ class Grammar:
 class Sampling:
     """How tokens are drawn and when the engine stops by itself. `num_logprobs` None: none are returned.
 
-    `logit_biases` are (token id, bias); an empty `allowed_token_ids` allows all tokens.
+    `logit_biases` are (token id, bias); an empty `allowed_token_ids` allows all tokens. `speculates` False: none are
+    guessed ahead, even where the engine does that.
     """
 
     temperature: float
@@ -93,6 +94,7 @@ class Sampling:
     logit_biases: tuple[tuple[int, float], ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
     grammar: Grammar | None = None
+    speculates: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ def start_to_pb(request: EngineRequest) -> pb.GenerateRequest:
         ledger_id=request.ledger_id,
         usage_tag=request.usage_tag,
         sender_id=request.sender_id,
+        speculation=None if request.sampling.speculates else False,
     )
     return pb.GenerateRequest(start=start)
 

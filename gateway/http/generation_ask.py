@@ -58,7 +58,7 @@ class StreamOptions(Ask):
 
 
 class GenerationAsk(Ask):
-    """Parameters of every generating path. The last five are not OpenAI's; other servers have them, too."""
+    """Parameters of every generating path. The last six are not OpenAI's; other servers have them, too."""
 
     model: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
@@ -74,6 +74,7 @@ class GenerationAsk(Ask):
         Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(max_length=MAX_STOP_TOKEN_IDS)] | None
     ) = None
     ignore_eos: bool | None = None
+    speculation: bool | None = None
 
 
 class CompletionAsk(GenerationAsk):
@@ -112,7 +113,8 @@ class Options:
     labels: abc.Mapping[str, str]
 
 
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
+_PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", *_PENALTIES, "speculation")
 
 
 def base_spec(ask: GenerationAsk, options: Options) -> pb.GenerationSpec:

@@ -91,7 +91,9 @@ Ref = abc.Callable[[type[BaseModel], JsonSchemaMode], JsonSchemaValue]
 def _operation(route: HttpRoute, described: Described, ref: Ref) -> dict[str, object]:
     content: dict[str, object] = {"application/json": {"schema": ref(described.reply, "serialization")}}
     if described.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        # Of each event, as this version has it.
+        event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+        content["text/event-stream"] = {"schema": event}
     refusal = {"application/json": {"schema": ref(ErrorBody, "serialization")}}
     operation: dict[str, object] = {
         "operationId": f"{route.verb.lower()}_{route.path.strip('/').partition('/{')[0].replace('/', '_')}",

@@ -61,6 +61,7 @@ class SamplingAsk:
     seed: int | None
     logit_biases: tuple[tuple[int, float], ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
+    speculates: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,7 @@ def engine_request(sized: Sized, admitted: Admitted) -> EngineRequest:
             logit_biases=sampling.logit_biases,
             allowed_token_ids=sampling.allowed_token_ids,
             grammar=grammar_of(ask, sized.model.tokenizer),
+            speculates=sampling.speculates,
         ),
         max_output_tokens=admitted.demand.max_output_tokens,
         deadline_ns=sized.wish.deadline.engine_ns,

@@ -151,6 +151,7 @@ def _sampling(options: pb.SamplingOptions, check: Check) -> SamplingAsk:
         seed=options.seed if options.HasField("seed") else None,
         logit_biases=_logit_biases(options.logit_bias, check.at("logit_bias")),
         allowed_token_ids=tuple(options.allowed_token_ids),
+        speculates=options.speculation if options.HasField("speculation") else True,
     )
 
 

@@ -61,7 +61,13 @@ class Quantities:
         self.key_cost = self.prefill_cost * step.prefill_key_ns / step.prefill_token_ns if counts_keys else 0.0
         # Paced chunks add no more to a step than the first one of a prompt, or a token of the deepest one.
         num_keys = num_chunk_keys(0, num_tokens) + config.max_model_len
-        self.step_cost = self.cost(num_tokens, config.max_num_seqs, num_keys)
+        # Each draft that is accepted is emitted, and takes the place of a prompt's token in the step.
+        num_drafts = min(num_tokens, config.max_num_seqs * config.num_draft_tokens)
+        num_output = config.max_num_seqs + num_drafts
+        without = self.cost(num_tokens, config.max_num_seqs, num_keys)
+        self.step_cost = (
+            max(without, self.cost(num_tokens - num_drafts, num_output, num_keys)) if num_drafts else without
+        )
         num_blocks = num_tokens / config.block_size
         # A copy runs beside the steps, so what it costs is by how much it delays them, there and back.
         move_ns = 2 * num_blocks * step.copied_block_ns if config.num_host_blocks else 0.0

@@ -67,6 +67,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             granted_output_tokens=shape.granted_output_tokens,
             deadline=self.in_steps(shape.deadline),
             queue_deadline=self.in_steps(shape.queue_deadline),
+            speculates=shape.speculates,
         )
         if len(request.prompt_token_ids) + request.max_output_tokens > max_tokens:
             with pytest.raises(RequestTooLargeError):

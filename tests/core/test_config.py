@@ -60,7 +60,9 @@ CHANGES: dict[str, object] = {
     "max_preemptions": 0,
     "link_share": 0.1,
     "target_step_ms": 9.0,
+    "num_draft_tokens": 3,
 }
+DRAFT_CHANGES: dict[str, object] = {"max_drafting_seqs": 2, "min_draft_acceptance": 0.9, "draft_token_ns": 1.0}
 
 
 def test_equal_settings_give_equal_plans():
@@ -70,6 +72,11 @@ def test_equal_settings_give_equal_plans():
 @pytest.mark.parametrize(("setting", "value"), CHANGES.items())
 def test_every_setting_changes_a_plan(setting: str, value: object):
     assert plans() != plans(**{setting: value})
+
+
+@pytest.mark.parametrize(("setting", "value"), DRAFT_CHANGES.items())
+def test_every_setting_of_drafts_changes_a_plan(setting: str, value: object):
+    assert plans(num_draft_tokens=3) != plans(num_draft_tokens=3, **{setting: value})
 
 
 def test_without_chunked_prefill_no_prompt_is_computed_in_parts():
@@ -84,7 +91,8 @@ def test_without_chunked_prefill_no_prompt_is_computed_in_parts():
 
 
 def test_every_setting_is_covered_above():
-    assert {field.name for field in dataclasses.fields(SchedulerConfig)} == {*CHANGES, "enable_chunked_prefill"}
+    covered = {*CHANGES, *DRAFT_CHANGES, "enable_chunked_prefill"}
+    assert {field.name for field in dataclasses.fields(SchedulerConfig)} == covered
 
 
 @pytest.mark.parametrize(
@@ -107,6 +115,9 @@ def test_every_setting_is_covered_above():
         ({"target_step_ms": -1.0}, "target_step_ms"),
         ({"target_step_ms": float("inf")}, "target_step_ms"),
         ({"target_step_ms": float("nan")}, "target_step_ms"),
+        ({"num_draft_tokens": 65}, "num_draft_tokens"),
+        ({"min_draft_acceptance": 1.1}, "min_draft_acceptance"),
+        ({"draft_token_ns": float("inf")}, "draft_token_ns"),
         ({"preemption_mode": PreemptionChoice.SWAP}, "preemption_mode swap needs num_host_blocks"),
         ({"max_num_seqs": 33, "max_num_batched_tokens": 32}, "max_num_batched_tokens .* at least max_num_seqs"),
         ({"enable_chunked_prefill": False}, "max_num_batched_tokens .* longest request"),

@@ -95,6 +95,10 @@ def limits(draw: st.DrawFn) -> dict[str, object]:
         "admission_interval": draw(st.sampled_from([1, 1, 1, 4])),
         "mix_prefill": draw(st.sampled_from([True, True, True, False])),
         "target_step_ms": draw(st.sampled_from([0.0, 0.0, 0.0, 3.0])),
+        "num_draft_tokens": draw(st.sampled_from([0, 1, 3, 7])),
+        "max_drafting_seqs": draw(st.sampled_from([1, 32, 32])),
+        "min_draft_acceptance": draw(st.sampled_from([0.0, 0.0, 0.3])),
+        "draft_token_ns": draw(st.sampled_from([0.0, 0.0, 50_000.0])),
         **draw(swap_limits()),
     }
 
@@ -126,6 +130,7 @@ class Shape:
     deadline: int | None = None
     queue_deadline: int | None = None
     stop_token_ids: frozenset[int] = frozenset()
+    speculates: bool = True
 
 
 TENANTS = st.sampled_from("abc")
@@ -142,4 +147,5 @@ ANY = st.builds(
     deadline=st.none() | st.integers(0, 60),
     queue_deadline=st.none() | st.integers(0, 30),
     stop_token_ids=st.frozensets(st.integers(0, 96), max_size=3),
+    speculates=st.sampled_from([True, True, False]),
 )

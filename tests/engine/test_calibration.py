@@ -148,3 +148,10 @@ def test_prices_stay_within_bounds_of_the_start():
         calibrator.due(second * SECOND)
     assert (as_vector(calibrator.prices) <= TRUE * MAX_DRIFT * 1.000001).all()
     assert calibrator.prices.copy_out_block_ns == 30_000 * MAX_DRIFT
+
+
+def test_draft_counts_as_a_decode_of_its_own():
+    drafted = StepPlan(
+        1, rows=(0, 1, 2), starts=(9, 20, 0), num_tokens=(1, 3, 64), samples=(True,) * 3, num_drafts=(0, 2, 0)
+    )
+    assert step_counts(drafted).tolist() == step_counts(chunks((9, 1), (20, 1), (21, 1), (22, 1), (0, 64))).tolist()

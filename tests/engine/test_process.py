@@ -17,7 +17,10 @@ from evenflow.engine.v1 import engine_pb2_grpc
 from tests.engine.engine_process import ROOT, clean_environ, engine_process
 from tests.engine.wire import Answer, cancel, generate, refusal, start, until_blocks_are_free
 
-FLAGS = ("--num-threads", "1", "--num-device-blocks", "512", "--max-num-seqs", "32", "--max-num-batched-tokens", "128")
+FLAGS = (
+    *("--num-threads", "1", "--num-device-blocks", "512", "--max-num-seqs", "32", "--max-num-batched-tokens", "128"),
+    *("--speculation", "ngram", "--num-draft-tokens", "3"),
+)
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 PROMPT = [1, 4093, 198, 28120, 905, 338, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
 MIB = 1 << 20
@@ -96,6 +99,24 @@ async def test_logprobs_come_with_every_token(stub):
         assert len(entry.top_token_ids) == 3
         assert entry.top_token_ids[0] == token_id, "greedy takes the likeliest"
         assert entry.logprob == pytest.approx(entry.top_logprobs[0])
+
+
+async def test_guesses_at_a_text_that_repeats_itself_are_counted_and_can_be_refused(stub):
+    prompt = list(range(300, 330)) * 4
+    before = await stub.GetStats(pb.GetStatsRequest())
+    asked = [
+        await generate(stub, start(name, prompt=prompt, sampling=GREEDY, max_output_tokens=16, **fields)).to_end()
+        for name, fields in (("with", {}), ("without", {"speculation": False}))
+    ]
+    usage, plain_usage = (answer.finished.usage for answer in asked)
+    assert [len(answer.token_ids) for answer in asked] == [16, 16]
+    assert 0 <= usage.accepted_draft_tokens <= usage.drafted_tokens
+    assert usage.drafted_tokens > 0
+    assert plain_usage.drafted_tokens == plain_usage.accepted_draft_tokens == 0
+    stats = await stub.GetStats(pb.GetStatsRequest())
+    assert (stats.speculation, stats.draft_model, stats.num_draft_tokens) == ("ngram", "", 3)
+    assert stats.drafted_tokens - before.drafted_tokens == usage.drafted_tokens
+    assert stats.accepted_draft_tokens - before.accepted_draft_tokens == usage.accepted_draft_tokens
 
 
 CLIENT = """

@@ -191,3 +191,37 @@ def test_contradiction_that_only_the_scheduler_knows_names_the_setting():
     with pytest.raises(SettingsError) as caught:
         resolve(settings(max_num_batched_tokens="8"), MODEL, CPU, CPU)
     assert caught.value.setting == "max_num_batched_tokens"
+
+
+@pytest.mark.parametrize(
+    ("flags", "setting", "problem"),
+    [
+        ({"speculation": "some"}, "speculation", "not 'some'"),
+        ({"speculation": "draft"}, "draft_model", "is required with speculation draft"),
+        ({"speculation": "ngram", "draft_model": "/m"}, "draft_model", "contradicts speculation ngram"),
+        ({"draft_model": "/m"}, "draft_model", "contradicts speculation off"),
+        ({"speculation": "ngram", "num_draft_tokens": "0"}, "num_draft_tokens", "not '0'"),
+        ({"min_draft_acceptance": "2"}, "min_draft_acceptance", "not '2'"),
+    ],
+)
+def test_bad_setting_of_speculation_is_named(flags, setting, problem):
+    with pytest.raises(SettingsError) as caught:
+        settings(**flags)
+    assert caught.value.setting == setting
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "num_draft_tokens"),
+    [
+        ({}, 0),
+        ({"num_draft_tokens": "5"}, 0),
+        ({"speculation": "ngram"}, 8),
+        ({"speculation": "draft", "draft_model": "/m"}, 4),
+        ({"speculation": "ngram", "num_draft_tokens": "5"}, 5),
+    ],
+)
+def test_nothing_is_drafted_unless_speculation_is_on(flags, num_draft_tokens):
+    config = resolve(settings(max_drafting_seqs="3", **flags), MODEL, CPU, CPU)
+    assert config.num_draft_tokens == num_draft_tokens
+    assert config.max_drafting_seqs == 3

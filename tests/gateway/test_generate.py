@@ -157,7 +157,7 @@ async def test_token_ids_and_logprobs_come_when_they_are_asked_for(world: World,
 async def test_the_engine_gets_the_request_with_the_tenants_own_weights_class_and_salt(world: World) -> None:
     tenant = await world.tenant(team=TeamSettings(default_class="batch"))
     await tenant.generate(
-        sampling=pb.SamplingOptions(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, seed=7),
+        sampling=pb.SamplingOptions(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, seed=7, speculation=False),
         stopping={"stop_token_ids": [65], "ignore_eos": True},
     )
 
@@ -174,7 +174,7 @@ async def test_the_engine_gets_the_request_with_the_tenants_own_weights_class_an
     assert (start.max_output_tokens, start.protocol_version) == (8, 1)
     assert (start.sampling.temperature, start.sampling.top_k, start.sampling.seed) == (0.5, 3, 7)
     assert list(start.sampling.stop_token_ids) == [65]
-    assert start.sampling.ignore_eos
+    assert (start.sampling.ignore_eos, start.HasField("speculation"), start.speculation) == (True, True, False)
     assert not start.HasField("deadline_ns")
     assert not start.sampling.HasField("num_logprobs")
 

@@ -7,6 +7,7 @@ from engine.core.types import SamplingParams, SequenceKey
 from engine.runner.penalties import PenaltyTable
 from engine.runner.row_table import SAMPLING_DTYPE
 from engine.runner.sampler import sample
+from engine.runner.verification import NO_DRAFT, Drafted
 
 VOCABULARY_SIZE = 12
 
@@ -93,3 +94,30 @@ def test_extreme_penalties_leave_every_logit_finite_and_every_draw_in_the_vocabu
     assert adjusted.isfinite().all()
     for position in range(20):
         assert 0 <= int(sample(adjusted, settings, np.array([position]))) < VOCABULARY_SIZE
+
+
+def test_logits_behind_drafts_are_penalized_as_if_the_drafts_had_been_said():
+    torch.manual_seed(2)
+    logits = torch.randn(5, VOCABULARY_SIZE)
+    drafts = [3, 3, 7]
+    plain = make_start(0, [1], [])
+    start = make_start(1, [1, 2, 3], [5], repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.7)
+    settings = make_settings([plain, start, start, start, start])
+    together, one_by_one = (PenaltyTable(2, VOCABULARY_SIZE, torch.device("cpu")) for _ in range(2))
+    together.start([plain, start])
+    one_by_one.start([start])
+    drafted = Drafted(np.array([0, 1]), np.array([NO_DRAFT, *drafts, NO_DRAFT]))
+    adjusted = together.adjust(logits, np.array([0, 1, 1, 1, 1]), settings, drafted)
+    assert torch.equal(adjusted[0], logits[0])
+    for index, draft in enumerate((*drafts, 0), start=1):
+        expected = one_by_one.adjust(logits[index : index + 1], np.array([1]), settings[index : index + 1])
+        assert torch.equal(adjusted[index], expected[0])
+        one_by_one.record(np.array([1]), torch.tensor([draft]))
+
+
+def test_token_that_is_accepted_twice_in_a_step_counts_twice(table):
+    start = make_start(0, [1], [], frequency_penalty=0.5)
+    table.start([start])
+    table.record(np.array([0, 0, 0]), torch.tensor([4, 4, 6]))
+    adjusted = table.adjust(torch.zeros(1, VOCABULARY_SIZE), np.array([0]), make_settings([start]))
+    assert adjusted[0, [4, 6, 1]].tolist() == [-1.0, -0.5, 0.0]

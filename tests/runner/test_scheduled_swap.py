@@ -33,7 +33,7 @@ def model(tmp_path_factory):
 class Served:
     """Serves requests to their end, poisoning every block of either pool the moment it is free."""
 
-    def __init__(self, model, slice_steps, **fields) -> None:
+    def __init__(self, model, slice_steps, *, drafts=None, **fields) -> None:
         config = SchedulerConfig(
             **{
                 "max_num_seqs": 6,
@@ -47,11 +47,13 @@ class Served:
             }
             | fields
         )
-        self.runner = ModelRunner(model, config)
+        self.runner = ModelRunner(model, config, drafts)
         self.scheduler = Scheduler(config, TimeSlices(slice_steps), Anyone())
         self.scheduler.calibrate(PRICES, 0)
         self.now = 0
         self.outputs = {}
+        self.logprobs = {}
+        self.num_steps = 0
         self._copy_ended = threading.Event()
         self.runner.wake_on_completion(self._copy_ended.set)
         self._free = [set(), set()]
@@ -69,6 +71,7 @@ class Served:
         self.now += 1_000_000
         plan = self.scheduler.plan(self.now)
         if plan is not None:
+            self.num_steps += 1
             events = self.scheduler.commit(self.runner.execute(plan), self.now)
         else:
             assert self.scheduler.num_copies_in_flight, "unfinished requests, and nothing to do for them"
@@ -94,6 +97,7 @@ class Served:
         for event in events:
             if isinstance(event, TokensEmitted):
                 self.outputs[event.key.generation_id] += event.token_ids
+                self.logprobs.setdefault(event.key.generation_id, []).extend(event.logprobs)
             elif isinstance(event, Finished):
                 assert event.reason in (FinishReason.LENGTH, FinishReason.CANCELLED)
         self._poison()

@@ -280,3 +280,21 @@ def test_a_line_with_an_object_of_another_shape_is_named():
 
     with pytest.raises(ReplayError, match=f"line {number + 1}: "):
         replay([*log[:number], json.dumps(json.loads(commit) | {"lengths": [1]})])
+
+
+def test_drafts_are_replayed_from_their_numbers():
+    file = io.StringIO()
+    scheduler, _ = recorded(file, num_device_blocks=30, num_draft_tokens=4)
+    for index, tenant in enumerate("abcab"):
+        request = make_request(f"g{index}", tenant=tenant, prompt=9, max_output_tokens=30, speculates=index != 1)
+        scheduler.add(request, Nanos(index))
+    run_steps(scheduler, 200)
+    lines = file.getvalue().splitlines()
+    assert not scheduler.has_unfinished
+    assert scheduler.stats().totals.num_accepted_tokens > 0
+
+    assert replay(lines).is_identical
+    assert any("proposed" in line for line in calls(file, "commit"))
+    changed = [line.replace('"proposed":{"0":', '"proposed":{"0":4') for line in lines]  # many more than there were
+    assert changed != lines
+    assert not replay(changed).is_identical

@@ -53,6 +53,7 @@ async def test_page_tells_what_the_engine_did(server, stub):  # noqa: F811
     assert page["evenflow_engine_ready",] == 1
     assert page["evenflow_engine_info", "fake", "over_served", "fair"] == 1
     assert page["evenflow_engine_tokens_total", "output"] == 5
+    assert page["evenflow_engine_draft_tokens_total", "accepted"] == 0
     assert page["evenflow_engine_finished_requests_total",] == 1
     assert page["evenflow_engine_step_seconds_count",] == stats.num_steps
     assert page["evenflow_engine_step_sequences_sum",] == stats.num_steps

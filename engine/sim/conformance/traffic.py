@@ -40,6 +40,7 @@ class Setting:
     num_requests: int = 40
     max_tokens: int = 48
     enable_chunked_prefill: bool = True
+    num_draft_tokens: int = 0
 
     def config(self) -> SchedulerConfig:
         """The scheduler's settings: four rows, steps of 12 tokens, blocks of four."""
@@ -54,13 +55,14 @@ class Setting:
             enable_chunked_prefill=self.enable_chunked_prefill,
             num_host_blocks=self.num_host_blocks,
             preemption_mode=self.preemption,
+            num_draft_tokens=self.num_draft_tokens,
         )
 
 
 SETTINGS = (
     Setting("recompute"),
     Setting("swap", num_host_blocks=64, preemption=PreemptionChoice.SWAP),
-    Setting("slow copies", num_host_blocks=64, preemption=PreemptionChoice.AUTO, max_copy_delay=5),
+    Setting("slow copies", num_host_blocks=64, preemption=PreemptionChoice.AUTO, max_copy_delay=5, num_draft_tokens=3),
     Setting("small host pool", num_host_blocks=6, preemption=PreemptionChoice.AUTO, max_copy_delay=2),
     Setting("whole prompts", enable_chunked_prefill=False),
 )

@@ -234,6 +234,7 @@ class StartGeneration(_message.Message):
     LEDGER_ID_FIELD_NUMBER: _builtins.int
     REPORTS_QUEUE_FIELD_NUMBER: _builtins.int
     SENDER_ID_FIELD_NUMBER: _builtins.int
+    SPECULATION_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.str
     """The gateway's UUIDv7."""
     cache_salt: _builtins.bytes
@@ -255,6 +256,8 @@ class StartGeneration(_message.Message):
     """Whether the engine answers with `queued_at` while the request waits, at most once a second, when it has changed."""
     sender_id: _builtins.str
     """Who of the tenant sent it, an id of the gateway's that means nothing here but to CancelRequests. Empty: nobody."""
+    speculation: _builtins.bool
+    """Whether drafts may be verified for it, where the engine has them; they change the pace, never the output. Unset: yes."""
     @_builtins.property
     def path(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightedNode]:
         """Root to leaf without the root: (organization, team)."""
@@ -284,10 +287,11 @@ class StartGeneration(_message.Message):
         ledger_id: _builtins.str = ...,
         reports_queue: _builtins.bool = ...,
         sender_id: _builtins.str = ...,
+        speculation: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_ns", b"_deadline_ns", "_grant_output_tokens", b"_grant_output_tokens", "_max_queue_wait_ns", b"_max_queue_wait_ns", "deadline_ns", b"deadline_ns", "grant_output_tokens", b"grant_output_tokens", "max_queue_wait_ns", b"max_queue_wait_ns", "priority_class", b"priority_class", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_ns", b"_deadline_ns", "_grant_output_tokens", b"_grant_output_tokens", "_max_queue_wait_ns", b"_max_queue_wait_ns", "_speculation", b"_speculation", "deadline_ns", b"deadline_ns", "grant_output_tokens", b"grant_output_tokens", "max_queue_wait_ns", b"max_queue_wait_ns", "priority_class", b"priority_class", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_ns", b"_deadline_ns", "_grant_output_tokens", b"_grant_output_tokens", "_max_queue_wait_ns", b"_max_queue_wait_ns", "cache_salt", b"cache_salt", "deadline_ns", b"deadline_ns", "generation_id", b"generation_id", "grant_output_tokens", b"grant_output_tokens", "ledger_id", b"ledger_id", "max_output_tokens", b"max_output_tokens", "max_queue_wait_ns", b"max_queue_wait_ns", "path", b"path", "policy_revision", b"policy_revision", "priority_class", b"priority_class", "prompt_token_ids", b"prompt_token_ids", "protocol_version", b"protocol_version", "reports_queue", b"reports_queue", "sampling", b"sampling", "sender_id", b"sender_id", "usage_tag", b"usage_tag"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_ns", b"_deadline_ns", "_grant_output_tokens", b"_grant_output_tokens", "_max_queue_wait_ns", b"_max_queue_wait_ns", "_speculation", b"_speculation", "cache_salt", b"cache_salt", "deadline_ns", b"deadline_ns", "generation_id", b"generation_id", "grant_output_tokens", b"grant_output_tokens", "ledger_id", b"ledger_id", "max_output_tokens", b"max_output_tokens", "max_queue_wait_ns", b"max_queue_wait_ns", "path", b"path", "policy_revision", b"policy_revision", "priority_class", b"priority_class", "prompt_token_ids", b"prompt_token_ids", "protocol_version", b"protocol_version", "reports_queue", b"reports_queue", "sampling", b"sampling", "sender_id", b"sender_id", "speculation", b"speculation", "usage_tag", b"usage_tag"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deadline_ns: _TypeAlias = _typing.Literal["deadline_ns"]  # noqa: Y015
     _WhichOneofArgType__deadline_ns: _TypeAlias = _typing.Literal["_deadline_ns", b"_deadline_ns"]  # noqa: Y015
@@ -295,12 +299,16 @@ class StartGeneration(_message.Message):
     _WhichOneofArgType__grant_output_tokens: _TypeAlias = _typing.Literal["_grant_output_tokens", b"_grant_output_tokens"]  # noqa: Y015
     _WhichOneofReturnType__max_queue_wait_ns: _TypeAlias = _typing.Literal["max_queue_wait_ns"]  # noqa: Y015
     _WhichOneofArgType__max_queue_wait_ns: _TypeAlias = _typing.Literal["_max_queue_wait_ns", b"_max_queue_wait_ns"]  # noqa: Y015
+    _WhichOneofReturnType__speculation: _TypeAlias = _typing.Literal["speculation"]  # noqa: Y015
+    _WhichOneofArgType__speculation: _TypeAlias = _typing.Literal["_speculation", b"_speculation"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__deadline_ns) -> _WhichOneofReturnType__deadline_ns | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__grant_output_tokens) -> _WhichOneofReturnType__grant_output_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_queue_wait_ns) -> _WhichOneofReturnType__max_queue_wait_ns | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__speculation) -> _WhichOneofReturnType__speculation | None: ...
 
 Global___StartGeneration: _TypeAlias = StartGeneration  # noqa: Y015
 
@@ -938,11 +946,16 @@ class Usage(_message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     RECOMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     cached_prompt_tokens: _builtins.int
     output_tokens: _builtins.int
     recomputed_tokens: _builtins.int
     num_preemptions: _builtins.int
+    drafted_tokens: _builtins.int
+    """Drafts that were verified, and those of them that were right: part of the output."""
+    accepted_draft_tokens: _builtins.int
     def __init__(
         self,
         *,
@@ -951,10 +964,12 @@ class Usage(_message.Message):
         output_tokens: _builtins.int = ...,
         recomputed_tokens: _builtins.int = ...,
         num_preemptions: _builtins.int = ...,
+        drafted_tokens: _builtins.int = ...,
+        accepted_draft_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_prompt_tokens", b"cached_prompt_tokens", "num_preemptions", b"num_preemptions", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "recomputed_tokens", b"recomputed_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "drafted_tokens", b"drafted_tokens", "num_preemptions", b"num_preemptions", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "recomputed_tokens", b"recomputed_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1209,6 +1224,11 @@ class GetStatsResponse(_message.Message):
     NEW_REQUEST_WAIT_NS_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     GAP_BOUND_FIELD_NUMBER: _builtins.int
+    DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    SPECULATION_FIELD_NUMBER: _builtins.int
+    DRAFT_MODEL_FIELD_NUMBER: _builtins.int
+    NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     scheduling_policy: _builtins.str
     preemption_policy: _builtins.str
     running: _builtins.int
@@ -1252,6 +1272,15 @@ class GetStatsResponse(_message.Message):
     """The most by which the policy lets siblings differ that are both denied something, in cost units by weight. Unset:
     it promises nothing.
     """
+    drafted_tokens: _builtins.int
+    """Drafts that were verified since the engine began, and those of them that were right."""
+    accepted_draft_tokens: _builtins.int
+    speculation: _builtins.str
+    """Who proposes drafts: "off", "ngram" or "draft"."""
+    draft_model: _builtins.str
+    """The name of the model that does. Empty: none."""
+    num_draft_tokens: _builtins.int
+    """Most of them for one sequence and step."""
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantStats]: ...
     @_builtins.property
@@ -1298,10 +1327,15 @@ class GetStatsResponse(_message.Message):
         new_request_wait_ns: _builtins.int | None = ...,
         metrics_address: _builtins.str = ...,
         gap_bound: _builtins.float | None = ...,
+        drafted_tokens: _builtins.int = ...,
+        accepted_draft_tokens: _builtins.int = ...,
+        speculation: _builtins.str = ...,
+        draft_model: _builtins.str = ...,
+        num_draft_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "_new_request_wait_ns", b"_new_request_wait_ns", "gap_bound", b"gap_bound", "new_request_wait_ns", b"new_request_wait_ns", "prices", b"prices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "_new_request_wait_ns", b"_new_request_wait_ns", "block_size", b"block_size", "draining", b"draining", "dropped_usage", b"dropped_usage", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "gap_bound", b"gap_bound", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "mean_step_ms", b"mean_step_ms", "metrics_address", b"metrics_address", "new_request_wait_ns", b"new_request_wait_ns", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "prices", b"prices", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "unacknowledged_usage", b"unacknowledged_usage", "uptime_s", b"uptime_s", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "_new_request_wait_ns", b"_new_request_wait_ns", "accepted_draft_tokens", b"accepted_draft_tokens", "block_size", b"block_size", "draft_model", b"draft_model", "drafted_tokens", b"drafted_tokens", "draining", b"draining", "dropped_usage", b"dropped_usage", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "gap_bound", b"gap_bound", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "mean_step_ms", b"mean_step_ms", "metrics_address", b"metrics_address", "new_request_wait_ns", b"new_request_wait_ns", "num_device_blocks", b"num_device_blocks", "num_draft_tokens", b"num_draft_tokens", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "prices", b"prices", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "speculation", b"speculation", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "unacknowledged_usage", b"unacknowledged_usage", "uptime_s", b"uptime_s", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gap_bound: _TypeAlias = _typing.Literal["gap_bound"]  # noqa: Y015
     _WhichOneofArgType__gap_bound: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound"]  # noqa: Y015
