@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from engine.core.config import (
+    DEFAULT_CACHE_MIN_SHARE,
     DEFAULT_MAX_PREEMPTIONS,
     DEFAULT_MIN_RESIDENT_STEPS,
     GROWTH_RESERVE_TOKENS,
@@ -38,6 +39,11 @@ MAX_CPU_KV_CACHE_BYTES = 2 << 30  # 90,000 tokens of the default model; clearing
 
 
 METRICS_OFF = "off"
+TAKEN_OVER = (  # by the scheduler as they are
+    *("max_num_seqs", "block_size", "enable_chunked_prefill", "max_prefill_share", "growth_reserve_tokens"),
+    *("partial_swap", "min_resident_steps", "max_preemptions", "link_share", "target_step_ms"),
+    *("enable_prefix_caching", "cache_min_share", "cache_max_share"),
+)
 
 
 class EngineSettings(BaseSettings):
@@ -119,6 +125,16 @@ class EngineSettings(BaseSettings):
     )
     link_share: float = Field(
         default=1.0, gt=0, le=1, description="Largest part of the time for which blocks may be copied in one direction."
+    )
+    enable_prefix_caching: bool = Field(default=True, description="Compute once what a tenant's prompts begin with.")
+    cache_min_share: float = Field(
+        default=DEFAULT_CACHE_MIN_SHARE,
+        ge=0,
+        le=1,
+        description="Part of a pool up to which a tenant's is evicted last.",
+    )
+    cache_max_share: float = Field(
+        default=1.0, ge=0, le=1, description="Largest part of the device pool that a tenant's unused cache may take."
     )
     decision_log: Path | None = Field(
         default=None,
@@ -217,22 +233,13 @@ def resolve(
     num_device_blocks = _num_device_blocks(settings, model, memory)
     try:
         return SchedulerConfig(
-            max_num_seqs=settings.max_num_seqs,
+            **{name: getattr(settings, name) for name in TAKEN_OVER},
             max_num_batched_tokens=_max_num_batched_tokens(settings, model, memory),
-            block_size=settings.block_size,
             num_device_blocks=num_device_blocks,
             max_model_len=model.context_tokens,
-            enable_chunked_prefill=settings.enable_chunked_prefill,
-            max_prefill_share=settings.max_prefill_share,
-            growth_reserve_tokens=settings.growth_reserve_tokens,
             admission_reserve=AdmissionReserve(settings.admission_reserve),
             num_host_blocks=_num_host_blocks(settings, model, host_memory, num_device_blocks),
             preemption_mode=PreemptionChoice(settings.preemption_mode),
-            partial_swap=settings.partial_swap,
-            min_resident_steps=settings.min_resident_steps,
-            max_preemptions=settings.max_preemptions,
-            link_share=settings.link_share,
-            target_step_ms=settings.target_step_ms,
         )
     except ValueError as error:
         setting, _, problem = str(error).partition(" ")

@@ -10,6 +10,7 @@ from engine.core.quick_enum import quick
 # with a burst of twice the pool beside an even stream, 48 preempted a tenth of what 32 did, at 1 % fewer tokens/s.
 GROWTH_RESERVE_TOKENS = 48
 DEFAULT_MIN_RESIDENT_STEPS = 8
+DEFAULT_CACHE_MIN_SHARE = 0.05  # a long system prompt and its tools, in a pool of some ten thousand tokens
 DEFAULT_MAX_PREEMPTIONS = 4  # in healthy public runs no request was preempted more often (scheduler traces, 2026)
 
 
@@ -60,6 +61,9 @@ class SchedulerConfig:
     max_preemptions         times after which a request that does not yield is no longer preempted for such heads
     link_share              largest part of the time in which a copy may be under way in one direction, in (0, 1]
     target_step_ms          longest step that prompts may make, by the cost model; 0 is no limit
+    enable_prefix_caching   prompts of one salt that begin alike share blocks, and blocks without users are kept
+    cache_min_share         part of the pool that a tenant's kept blocks may have before others' are evicted instead
+    cache_max_share         part of the pool that a tenant's kept blocks have at most
 
     Raises ValueError, naming the setting, where a value is out of range or contradicts another.
     """
@@ -82,6 +86,9 @@ class SchedulerConfig:
     max_preemptions: int = DEFAULT_MAX_PREEMPTIONS
     link_share: float = 1.0
     target_step_ms: float = 0.0
+    enable_prefix_caching: bool = False
+    cache_min_share: float = DEFAULT_CACHE_MIN_SHARE
+    cache_max_share: float = 1.0
 
     def __post_init__(self) -> None:
         self._check_ranges()
@@ -103,12 +110,19 @@ class SchedulerConfig:
         for name in ("max_prefill_share", "link_share"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in (0, 1], not {getattr(self, name)}")
+        for name in ("cache_min_share", "cache_max_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in [0, 1], not {getattr(self, name)}")
         if not 0 <= self.target_step_ms < math.inf:
             raise ValueError(f"target_step_ms must be finite and at least 0, not {self.target_step_ms}")
 
     def _check_combinations(self) -> None:
         if self.preemption_mode is PreemptionChoice.SWAP and not self.num_host_blocks:
             raise ValueError("preemption_mode swap needs num_host_blocks")
+        if self.cache_min_share > self.cache_max_share:
+            raise ValueError(
+                f"cache_min_share ({self.cache_min_share}) must be at most cache_max_share ({self.cache_max_share})"
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs"

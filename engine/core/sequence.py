@@ -3,8 +3,11 @@
 `Sequence` is the field's word; the abstract base class of that name is imported as `collections.abc`.
 """
 
+from collections import abc
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from engine.core.block_names import NO_NAME, BlockName
 from engine.core.events import Move, MoveKind, Timings, Usage
 from engine.core.flow import Flow
 from engine.core.types import (
@@ -32,6 +35,24 @@ class BlockTable:
 
     device: list[BlockId] = field(default_factory=list)
     host: list[HostBlockId] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What a prefix cache of this version has for a sequence: blocks from its first token on, those behind them that
+    are on the host, the tokens in all of them, and how many of the first ones others use now."""
+
+    version: int
+    block_ids: tuple[BlockId, ...]
+    host_block_ids: tuple[HostBlockId, ...]
+    num_tokens: int
+    num_used_blocks: int
+
+
+class Finder(Protocol):
+    """The prefix cache, as far as a waiting sequence asks it."""
+
+    def hit(self, seq: "Sequence") -> Hit: ...
 
 
 @dataclass(slots=True)
@@ -103,6 +124,11 @@ class Sequence:
     num_seizures          preemptions of the kind that `max_preemptions` limits
     resident_since        number of the plan in which it last came in
     row                   the row of the runner's batch; RUNNING sequences have one, PAUSED ones may
+    block_names           of the full blocks of known tokens, from the first one on, as far as they were needed
+    num_named_blocks      blocks of the table, from the first one on, whose names were told to the prefix cache
+    num_found_tokens      prompt tokens that were found in the cache and never computed for it
+    announced             the block that it computes next, where others may wait for it
+    is_sound              False: what it computed may be wrong
     """
 
     request: Request
@@ -129,6 +155,14 @@ class Sequence:
     wants: bool = False
     has_spoken: bool = False
     block_table: BlockTable = field(default_factory=BlockTable)
+    root_name: BlockName = NO_NAME
+    block_names: list[BlockName] = field(default_factory=list)
+    num_named_blocks: int = 0
+    num_found_tokens: int = 0
+    announced: BlockName | None = None
+    is_sound: bool = True
+    finder: Finder | None = None
+    hit: Hit | None = None
 
     @classmethod
     def of(cls, request: Request, arrival_index: int, flow: Flow) -> "Sequence":
@@ -157,6 +191,13 @@ class Sequence:
         else:
             num_granted_tokens = self.num_prompt_tokens + self.granted_output_tokens
             self.num_plain_tokens = min(self.max_num_tokens, num_granted_tokens) - 1
+
+    def begin(self, now: Nanos) -> Nanos:
+        """It comes in for the first time. Returns how long it has waited for that."""
+        queue_ns = Nanos(now - self.arrived_at)
+        self.timeline.started_at = now
+        self.flow.account.wait_ns += queue_ns
+        return queue_ns
 
     def resume(self, num_lost_blocks: int, now: Nanos) -> None:
         """It is computed again, and first what it has lost."""
@@ -188,8 +229,10 @@ class Sequence:
 
     @property
     def num_cached_prompt_tokens(self) -> int:
-        """0: there is no prefix cache yet."""
-        return 0
+        """Prompt tokens in the prefix cache: while it waits, those that it would find now, and then those it found."""
+        if self.finder is None or self.status is not SequenceStatus.WAITING:
+            return self.num_found_tokens
+        return min(self.num_prompt_tokens, self.finder.hit(self).num_tokens)
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -227,11 +270,20 @@ class Sequence:
         """Which of its limits `expires_at` is."""
         return FinishReason.DEADLINE if self.expires_at == self.request.deadline else FinishReason.QUEUE_TIMEOUT
 
+    def tokens(self, start: int, end: int) -> abc.Sequence[int]:
+        """The known tokens [start, end)."""
+        prompt, num_prompt_tokens = self.request.prompt_token_ids, self.num_prompt_tokens
+        if end <= num_prompt_tokens:
+            return prompt[start:end]
+        if start >= num_prompt_tokens:
+            return self.output_token_ids[start - num_prompt_tokens : end - num_prompt_tokens]
+        return (*prompt[start:], *self.output_token_ids[: end - num_prompt_tokens])
+
     def usage(self) -> Usage:
         """What the sequence consumed so far."""
         return Usage(
             num_prompt_tokens=min(self.num_prompt_tokens, max(self.num_computed_tokens, self.num_regained_tokens)),
-            num_cached_prompt_tokens=self.num_cached_prompt_tokens,
+            num_cached_prompt_tokens=self.num_found_tokens,
             num_output_tokens=self.num_output_tokens,
             num_recomputed_tokens=self.num_recomputed_tokens,
             num_preemptions=self.num_preemptions,

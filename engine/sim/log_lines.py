@@ -58,6 +58,7 @@ class _Request(_Strict):
     stops: bool = False
     policy_revision: Count = 0
     salt: str = ""
+    blocks: list[Count] = []
 
 
 class _Line(_Strict):
@@ -81,6 +82,7 @@ class _Commit(_Line):
     ended: dict[Row, RowTokens] = {}
     errors: dict[Row, str] = {}
     copies: list[Count] = []
+    blocks: dict[Row, list[Count]] = {}
 
 
 class _Abort(_Line):

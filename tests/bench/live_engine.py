@@ -27,19 +27,19 @@ from engine.plugins import load_preemption_policy, load_scheduling_policy
 from engine.server.backend import Backend, load_backend
 from engine.settings import read_settings
 
-POLL_S = 0.01
+POLL_S, NANOS_PER_S = 0.01, 1e9
 VICTIMS = {"fair": "over_served"}  # other policies lose the latest arrival
-NANOS_PER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request that is sent `at_s` after the start."""
+    """A request that is sent `at_s` after the start. Of its `prompt` tokens the first are `beginning`."""
 
     at_s: float
     tenant: str
     prompt: int
     output: int
+    beginning: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -258,11 +258,11 @@ class LiveEngine:
 
     def _request(self, job: Job, rng: random.Random) -> Request:
         self._num_requests += 1
-        size = self.backend.model.vocabulary_size
+        size, num_drawn = self.backend.model.vocabulary_size, job.prompt - len(job.beginning)
         return Request(
             generation_id=f"{job.tenant}-{self._num_requests}",
             path=(PathNode("bench", 1.0), PathNode(job.tenant, 1.0)),
-            prompt_token_ids=tuple(rng.randrange(1000, size) for _ in range(job.prompt)),
+            prompt_token_ids=job.beginning + tuple(rng.randrange(1000, size) for _ in range(num_drawn)),
             max_output_tokens=job.output,
             arrived_at=Nanos(0),
             sampling=SamplingParams(temperature=0.0),

@@ -95,6 +95,9 @@ def limits(draw: st.DrawFn) -> dict[str, object]:
         "admission_interval": draw(st.sampled_from([1, 1, 1, 4])),
         "mix_prefill": draw(st.sampled_from([True, True, True, False])),
         "target_step_ms": draw(st.sampled_from([0.0, 0.0, 0.0, 3.0])),
+        "enable_prefix_caching": draw(st.booleans()),
+        "cache_min_share": draw(st.sampled_from([0.0, 0.2])),
+        "cache_max_share": draw(st.sampled_from([0.3, 1.0])),
         **draw(swap_limits()),
     }
 
@@ -126,6 +129,13 @@ class Shape:
     deadline: int | None = None
     queue_deadline: int | None = None
     stop_token_ids: frozenset[int] = frozenset()
+    text: int | None = None
+    salt: bytes = b""
+
+    def prompt(self, number: int, num_tokens: int) -> list[int]:
+        """The tokens of request `number`: two of one text are alike as far as both go, but for the last token."""
+        first = number if self.text is None else 1_000 + self.text
+        return [(first * 31 + position) % 97 for position in range(num_tokens - 1)] + [number % 97]
 
 
 TENANTS = st.sampled_from("abc")
@@ -142,4 +152,6 @@ ANY = st.builds(
     deadline=st.none() | st.integers(0, 60),
     queue_deadline=st.none() | st.integers(0, 30),
     stop_token_ids=st.frozensets(st.integers(0, 96), max_size=3),
+    text=st.none() | st.integers(0, 1),
+    salt=st.sampled_from([b"", b"", b"public"]),
 )
