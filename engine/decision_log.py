@@ -3,13 +3,13 @@
 The first line has the version, the settings and the policies; each further one a call, in order: `t` is its time in
 nanoseconds, `e` the method, the rest its arguments, `raised` the error that it ended with, if it did. A `plan` line has
 the plan's step and digest, so that a replay can be compared step by step. Of tokens the log has only how many there
-were, and whether one of them ended its sequence: no prompt and no output can be read from it. `RecordedScheduler`
-writes it, `replay` reads it. Knows no tensors, no clock.
+were, whether one of them ended its sequence, and which blocks of them are the same: no prompt and no output can be read
+from it. `RecordedScheduler` writes it, `replay` reads it. Knows no tensors, no clock.
 
     {"version": 1, "config": {...}, "scheduling_policy": {"name": "fair", "options": {}}, "preemption_policy": {...}}
     {"t": 0, "e": "add", "request": {"id": "r0", "path": [["o", 1.0], ["t", 1.0]], "prompt": 12, "output": 4, ...}}
     {"t": 0, "e": "plan", "step": 1, "digest": "9f86d081884c7d65"}
-    {"t": 9, "e": "commit", "step": 1, "ended": {"0": 1}, "copies": [3], "proposed": {"1": 4}}
+    {"t": 9, "e": "commit", "step": 1, "ended": {"0": 1}, "copies": [3], "blocks": {"2": [9]}, "proposed": {"1": 4}}
     {"t": 9, "e": "add", "request": {"id": "r1", ...}, "raised": "RequestTooLargeError"}
 """
 
@@ -28,9 +28,10 @@ from engine.core.policy import PreemptionPolicy, SchedulingPolicy
 from engine.core.scheduler import Scheduler
 from engine.core.stats import SchedulerStats
 from engine.core.types import CopyId, FinishReason, Nanos, PriorityClass, Request
+from engine.logged_blocks import LoggedBlocks
+from engine.logged_requests import DIGEST_BYTES, request_to_json
 
 VERSION = 1
-DIGEST_BYTES = 8
 
 Json = dict[str, Any]  # any JSON object
 
@@ -55,10 +56,9 @@ class LogHeader:
     preemption: PolicyChoice
 
     def as_json(self) -> Json:
-        config = {name: getattr(value, "value", value) for name, value in asdict(self.config).items()}
         return {
             "version": VERSION,
-            "config": config,
+            "config": {name: getattr(value, "value", value) for name, value in asdict(self.config).items()},
             "scheduling_policy": self.scheduling.as_json(),
             "preemption_policy": self.preemption.as_json(),
         }
@@ -121,6 +121,7 @@ class RecordedScheduler:
         self._named: tuple[tuple[SchedulingPolicy | PreemptionPolicy, PolicyChoice], ...] = ()
         self._stops: dict[str, frozenset[int]] = {}  # of requests that have not ended
         self._generations: dict[int, str] = {}
+        self._blocks = LoggedBlocks(scheduler)
 
     @property
     def config(self) -> SchedulerConfig:
@@ -149,8 +150,9 @@ class RecordedScheduler:
         self._named = named
 
     def add(self, request: Request, now: Nanos) -> None:
-        with self._recording("add", now, request=request_to_json(request)):
+        with self._recording("add", now, request=request_to_json(request)) as line:
             self.scheduler.add(request, now)
+            self._blocks.add_prompt(line["request"])
         if request.stop_token_ids:
             self._stops[request.generation_id] = request.stop_token_ids
 
@@ -166,25 +168,27 @@ class RecordedScheduler:
 
     def plan(self, now: Nanos) -> StepPlan | None:
         plan = self.scheduler.plan(now)
-        step = None if plan is None else plan.step_id
-        self._log.call("plan", now, step=step, digest=None if plan is None else plan_digest(plan))
-        for start in () if plan is None else plan.started:
-            self._generations[start.row] = start.key.generation_id
+        step, digest = (None, None) if plan is None else (plan.step_id, plan_digest(plan))
+        self._log.call("plan", now, step=step, digest=digest)
+        started = () if plan is None else plan.started
+        self._generations |= {start.row: start.key.generation_id for start in started}
         return plan
 
     def commit(self, output: StepOutput, now: Nanos) -> list[Event]:
         arguments: Json = {"step": output.step_id}
-        for name, value in (
-            ("lengths", {row: len(token_ids) for row, token_ids in output.accepted.items() if len(token_ids) != 1}),
-            ("ended", self._ended(output)),
-            ("errors", dict(output.errors)),
-            ("copies", list(output.completed_copies)),
-            ("proposed", {row: count for row, count in output.proposed.items() if count}),
-        ):
-            if value:
-                arguments[name] = value
-        with self._recording("commit", now, **arguments):
-            return self._told(self.scheduler.commit(output, now))
+        optional = {
+            "lengths": {row: len(token_ids) for row, token_ids in output.accepted.items() if len(token_ids) != 1},
+            "ended": self._ended(output),
+            "errors": dict(output.errors),
+            "copies": list(output.completed_copies),
+            "proposed": {row: count for row, count in output.proposed.items() if count},
+        }
+        arguments |= {name: value for name, value in optional.items() if value}
+        emitting = self._blocks.emitting(output)
+        with self._recording("commit", now, **arguments) as line:
+            events = self._told(self.scheduler.commit(output, now))
+            self._blocks.add_filled(line, emitting)
+            return events
 
     def complete_copies(self, copy_ids: abc.Iterable[CopyId], now: Nanos) -> list[Event]:
         ids = tuple(copy_ids)
@@ -229,10 +233,10 @@ class RecordedScheduler:
             self.scheduler.update_classes(classes, revision, now)
 
     @contextlib.contextmanager
-    def _recording(self, method: str, now: Nanos, **arguments: Any) -> abc.Iterator[None]:  # any JSON value
-        """The call inside is written with how it ended."""
+    def _recording(self, method: str, now: Nanos, **arguments: Any) -> abc.Iterator[Json]:  # any JSON value
+        """The call inside is written with how it ended, and with what it adds to the arguments."""
         try:
-            yield
+            yield arguments
         except Exception as error:
             self._log.call(method, now, **arguments, raised=type(error).__name__)
             raise
@@ -277,26 +281,3 @@ def plan_digest(plan: StepPlan) -> str:
     columns = (plan.rows, plan.starts, plan.num_tokens, plan.samples, *drafts)
     decisions = repr((plan.step_id, plan.stopped, starts, plan.new_blocks, columns, copies))
     return hashlib.blake2b(decisions.encode(), digest_size=DIGEST_BYTES).hexdigest()
-
-
-def request_to_json(request: Request) -> Json:
-    """The request without its tokens; what has its usual value is left out."""
-    line: Json = {
-        "id": request.generation_id,
-        "path": [[node.id, node.weight] for node in request.path],
-        "prompt": len(request.prompt_token_ids),
-        "output": request.max_output_tokens,
-        "arrived_at": request.arrived_at,
-        "priority_class": asdict(request.priority_class),
-    }
-    for name in ("deadline", "queue_deadline", "granted_output_tokens"):
-        if getattr(request, name) is not None:
-            line[name] = getattr(request, name)
-    if request.stop_token_ids or request.sampling.constraint is not None:
-        line["stops"] = True
-    line |= {} if request.speculates else {"speculates": False}
-    if request.policy_revision:
-        line["policy_revision"] = request.policy_revision
-    if request.cache_salt:  # that two are equal is all that matters
-        line["salt"] = hashlib.blake2b(request.cache_salt, digest_size=DIGEST_BYTES).hexdigest()
-    return line

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from engine.cache_settings import CacheSettings
 from engine.core.config import (
     DEFAULT_MAX_PREEMPTIONS,
     DEFAULT_MIN_RESIDENT_STEPS,
@@ -39,9 +40,14 @@ MAX_CPU_KV_CACHE_BYTES = 2 << 30  # 90,000 tokens of the default model; clearing
 
 
 METRICS_OFF = "off"
+TAKEN_OVER = (  # by the scheduler as they are
+    *("max_num_seqs", "block_size", "enable_chunked_prefill", "max_prefill_share", "growth_reserve_tokens"),
+    *("partial_swap", "min_resident_steps", "max_preemptions", "link_share", "target_step_ms"),
+    *("enable_prefix_caching", "cache_min_share", "cache_max_share"),
+)
 
 
-class EngineSettings(SpeculationSettings):
+class EngineSettings(SpeculationSettings, CacheSettings):
     """Unset (None) means automatic. Flags win over the environment."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
@@ -226,22 +232,13 @@ def resolve(
     num_device_blocks = _num_device_blocks(settings, model, memory)
     try:
         return SchedulerConfig(
-            max_num_seqs=settings.max_num_seqs,
+            **{name: getattr(settings, name) for name in TAKEN_OVER},
             max_num_batched_tokens=_max_num_batched_tokens(settings, model, memory),
-            block_size=settings.block_size,
             num_device_blocks=num_device_blocks,
             max_model_len=model.context_tokens,
-            enable_chunked_prefill=settings.enable_chunked_prefill,
-            max_prefill_share=settings.max_prefill_share,
-            growth_reserve_tokens=settings.growth_reserve_tokens,
             admission_reserve=AdmissionReserve(settings.admission_reserve),
             num_host_blocks=_num_host_blocks(settings, model, host_memory, num_device_blocks),
             preemption_mode=PreemptionChoice(settings.preemption_mode),
-            partial_swap=settings.partial_swap,
-            min_resident_steps=settings.min_resident_steps,
-            max_preemptions=settings.max_preemptions,
-            link_share=settings.link_share,
-            target_step_ms=settings.target_step_ms,
             num_draft_tokens=settings.drafts_per_step,
             max_drafting_seqs=settings.max_drafting_seqs,
             min_draft_acceptance=settings.min_draft_acceptance,

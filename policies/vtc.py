@@ -71,7 +71,8 @@ class Vtc:
         if tenant is None:
             return  # it ran before this policy took over
         if reason is LeaveReason.ADMITTED and not has_run(seq):
-            tenant.counter += self._prefill_cost * seq.num_prompt_tokens / weight_of(seq.flow)
+            num_uncached = seq.num_prompt_tokens - seq.num_cached_prompt_tokens
+            tenant.counter += self._prefill_cost * num_uncached / weight_of(seq.flow)
         if seq in tenant.waiting:
             tenant.waiting.discard(seq)
             self._rank(seq.tenant_id, tenant)

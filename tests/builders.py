@@ -37,10 +37,13 @@ def make_request(
     """A request. `prompt` is its tokens, or how many; `fields` are any other fields of Request."""
     number = next(_serial)
     token_ids = prompt if isinstance(prompt, abc.Sequence) else [(number * 31 + i) % 97 for i in range(prompt)]
-    defaults: dict[str, object] = {"arrived_at": Nanos(0), "sampling": SamplingParams(seed=number)}
+    defaults: dict[str, object] = {
+        "arrived_at": Nanos(0),
+        "sampling": SamplingParams(seed=number),
+        "path": make_path(tenant, weight),
+    }
     return Request(
         generation_id=f"g{number}" if generation_id is None else generation_id,
-        path=make_path(tenant, weight),
         prompt_token_ids=tuple(token_ids),
         max_output_tokens=max_output_tokens,
         **(defaults | fields),  # type: ignore[arg-type] # any field of Request, checked where it is used

@@ -72,6 +72,7 @@ def run(
     num_host_blocks: flags.HostBlocks = 4096,
     max_model_len: flags.Context = 131_072,
     preemption_mode: Annotated[str, typer.Option("--preemption", metavar="auto|swap|recompute")] = "auto",
+    enable_prefix_caching: flags.PrefixCaching = False,
     max_requests: Annotated[int | None, typer.Option("--max-requests", min=1)] = None,
     max_seconds: Annotated[float | None, typer.Option("--max-seconds", help="Of the traffic.")] = None,
     until: Annotated[float | None, typer.Option("--until", help="Stop at that virtual second, done or not.")] = None,
@@ -92,7 +93,7 @@ def run(
         source = TrafficSource(tuple(trace or ()), tuple(generate or ()), tenants, shape, seed)
         policies = _policies(policy, decision_log)
         base = Setup(
-            options.EngineSize(*limits, preemption_mode).config(),
+            options.EngineSize(*limits, preemption_mode, enable_prefix_caching).config(),
             load_cost_line(costs),
             policies[0],
             parse_policy(preemption_policy),

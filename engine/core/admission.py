@@ -17,6 +17,7 @@ from engine.core.plan import CopyDirection
 from engine.core.row_giver import RowGiver
 from engine.core.sequence import Sequence
 from engine.core.step import Step
+from engine.core.tiers import Tiers
 from engine.core.types import SequenceStatus
 
 RESIDENT = (SequenceStatus.RUNNING, SequenceStatus.PAUSED)
@@ -77,12 +78,15 @@ class Turns:
 class Admission:
     """Serves the prompts of one band after the other."""
 
-    def __init__(self, config: SchedulerConfig, lifecycle: Lifecycle, memory: Memory, rows: RowGiver) -> None:
+    def __init__(
+        self, config: SchedulerConfig, lifecycle: Lifecycle, memory: Memory, rows: RowGiver, tiers: Tiers
+    ) -> None:
         self._config = config
         self._lifecycle = lifecycle
         self._blocks = lifecycle.blocks
         self._memory = memory
         self._rows = rows
+        self._tiers = tiers
         self.pacing = Pacing(config)
         self._turn = max(1, int(config.max_prefill_share * config.max_num_batched_tokens))
         self._opened_in = 0  # number of the last plan that admitted somebody, where `admission_interval` spaces them
@@ -96,7 +100,8 @@ class Admission:
     def _heads(self, step: Step, band: Band) -> abc.Iterator[Sequence]:
         passed: list[Sequence] = []
         while len(passed) < MAX_CLAIMANTS and (seq := self._select(step, band, passed)) is not None:
-            yield seq
+            if not self._is_awaiting(step, seq):
+                yield seq
             passed.append(seq)
 
     def serve(self, step: Step, band: Band) -> None:
@@ -112,7 +117,9 @@ class Admission:
         while step.budget > 0:
             first = turns.first()
             if head is not None and (first is None or (0, self._rank(head)) < first[:2]):
-                if not self._admit(step, head):
+                if self._is_awaiting(step, head):
+                    step.passed.append(head)
+                elif not self._admit(step, head):
                     self._pass(step, head)
                 elif head.status is SequenceStatus.RUNNING:
                     turns.put(head)
@@ -164,6 +171,18 @@ class Admission:
             step.passed.append(seq)  # without a row only one comes in from the host: it is there for the next row
         return None
 
+    def _is_awaiting(self, step: Step, seq: Sequence) -> bool:
+        """True if somebody who is served no later than `seq`, a head, computes what it would compute first: then it
+        comes in when it can share that."""
+        prefixes = self._blocks.prefixes
+        if prefixes is None or seq.status is not SequenceStatus.WAITING:
+            return False
+        ahead = prefixes.ahead_of(seq)
+        if ahead is None or ahead.flow is seq.flow:
+            return ahead is not None
+        is_no_later = ahead.priority_class.rank <= seq.priority_class.rank
+        return is_no_later and ahead.flow not in step.terms.yielding
+
     def _is_open(self) -> bool:
         interval, lifecycle = self._config.admission_interval, self._lifecycle
         if interval == 1 or not lifecycle.running or lifecycle.num_ends != self._num_ends:
@@ -180,13 +199,26 @@ class Admission:
             return False
         if not is_waiting:
             return self._swap_in(step, seq)
+        prefixes = self._blocks.prefixes
+        hit = None if prefixes is None else prefixes.hit(seq)
+        seq.num_computed_tokens = 0 if hit is None else hit.num_tokens
+        fetches = hit is not None and bool(hit.host_block_ids)
+        if not (self._tiers.fetch(seq, self._reason(step, seq), step.now) if fetches else self._enter(step, seq)):
+            seq.num_computed_tokens = 0
+            return False
+        self._memory.use(seq)
+        self._opened_in, self._num_ends = self._lifecycle.num_plans, self._lifecycle.num_ends
+        return True
+
+    def _enter(self, step: Step, seq: Sequence) -> bool:
+        """True if `seq` runs, with what it found on the device."""
         num_tokens = self._first_chunk(step, seq)
         if not num_tokens or not self._rows.take(step, seq):
             return False
+        if self._blocks.prefixes is not None:
+            self._blocks.prefixes.adopt(seq)
         self._start(step, seq, self._reason(step, seq))
         self._grant(step, seq, num_tokens, self._blocks.num_free)
-        self._memory.use(seq)
-        self._opened_in, self._num_ends = self._lifecycle.num_plans, self._lifecycle.num_ends
         return True
 
     def _reason(self, step: Step, seq: Sequence) -> DispatchReason:
@@ -208,11 +240,11 @@ class Admission:
 
     def _first_chunk(self, step: Step, seq: Sequence) -> int:
         if not self._config.enable_chunked_prefill:
-            return seq.num_tokens if seq.num_tokens <= step.budget else 0
+            return seq.num_uncomputed_tokens if seq.num_uncomputed_tokens <= step.budget else 0
         is_behind = seq.flow not in step.terms.yielding
         if is_behind and self.pacing.can_make_way(seq) and self._memory.is_light(step, seq):
             self.pacing.make_way(seq)
-        return self.pacing.limit(seq, min(self._turn, step.budget, seq.num_tokens))
+        return self.pacing.limit(seq, min(self._turn, step.budget, seq.num_uncomputed_tokens))
 
     def _pass(self, step: Step, seq: Sequence) -> None:
         step.passed.append(seq)
@@ -239,6 +271,8 @@ class Admission:
     def _start(self, step: Step, seq: Sequence, reason: DispatchReason = DispatchReason.ORDER) -> None:
         if seq.status is not SequenceStatus.RUNNING:
             self._lifecycle.start(seq, step.now, reason)
+            if self._blocks.prefixes is not None:
+                self._blocks.prefixes.announce(seq, seq.num_computed_tokens // self._config.block_size)
 
     def _grant(self, step: Step, seq: Sequence, num_tokens: int, num_takeable: int) -> bool:
         """Grant up to `num_tokens`, with at most `num_takeable` more blocks. False if not even one token fits."""

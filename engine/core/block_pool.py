@@ -1,23 +1,26 @@
 """Block ids and their reference counts, of one pool. Knows nothing of sequences, tokens or tensors.
 
-Free blocks are handed out in the order in which they became free.
+Free blocks are handed out in the order in which they became free, and then those that a cache only keeps.
 """
 
 from collections import abc, deque
 from typing import Generic, TypeVar
 
+from engine.core.cached_blocks import CachedBlocks, Label
+
 Block = TypeVar("Block", bound=int)
 
 
 class BlockPool(Generic[Block]):
-    """The ids in `block_ids`, from 0 on. A block is free exactly when its reference count is 0.
+    """The ids in `block_ids`, from 0 on. A block is free, or kept by `cache`, exactly when its reference count is 0.
 
     num_shared  references beyond the first, over all blocks
     """
 
-    def __init__(self, block_ids: abc.Iterable[Block]) -> None:
+    def __init__(self, block_ids: abc.Iterable[Block], cache: CachedBlocks[Block] | None = None) -> None:
         self._free = deque(block_ids)
         self._reference_counts = [0] * len(self._free)
+        self._cache = cache
         self.num_shared = 0
 
     @property
@@ -26,18 +29,33 @@ class BlockPool(Generic[Block]):
 
     @property
     def num_free(self) -> int:
+        """Blocks that may be taken: those that are kept make room."""
+        return len(self._free) if self._cache is None else len(self._free) + self._cache.num_kept
+
+    @property
+    def num_empty(self) -> int:
+        """Blocks that are free and not kept."""
         return len(self._free)
 
     @property
     def free_ids(self) -> abc.Iterable[Block]:
-        """The free blocks, next one first."""
+        """The free blocks, next one first; none that is kept."""
         return self._free
 
     def reference_count(self, block_id: Block) -> int:
         return self._reference_counts[block_id]
 
+    def num_unshared(self, block_ids: abc.Sequence[Block]) -> int:
+        """How many of these blocks have one reference only."""
+        if not self.num_shared:
+            return len(block_ids)
+        counts = self._reference_counts
+        return sum([counts[block_id] == 1 for block_id in block_ids])
+
     def allocate(self, num_blocks: int) -> list[Block]:
         """Take `num_blocks` free blocks, each with one reference. The caller has checked `num_free`."""
+        if self._cache is not None and num_blocks > len(self._free):
+            self._free.extend(self._cache.evict(num_blocks - len(self._free)))
         take, counts = self._free.popleft, self._reference_counts
         block_ids = []
         for _ in range(num_blocks):
@@ -47,28 +65,45 @@ class BlockPool(Generic[Block]):
         return block_ids
 
     def share(self, block_ids: abc.Iterable[Block]) -> None:
-        """Each of these blocks, none of them free, has one reference more."""
+        """Each of these blocks, none of them free, has one reference more; kept ones are used."""
+        counts = self._reference_counts
         for block_id in block_ids:
-            assert self._reference_counts[block_id] > 0, f"block {block_id} is free and cannot be shared"
-            self._reference_counts[block_id] += 1
-            self.num_shared += 1
+            if counts[block_id]:
+                self.num_shared += 1
+            else:
+                cache = self._cache
+                assert cache is not None, f"block {block_id} is free and cannot be shared"
+                assert cache.is_kept(block_id), f"block {block_id} is free and cannot be shared"
+                cache.take(block_id)
+            counts[block_id] += 1
 
     def release(self, block_ids: abc.Iterable[Block]) -> None:
-        """Each of these blocks has one reference less, and is free if that was the last."""
+        """Each of these blocks has one reference less, and is free if that was the last, or kept if it has a name."""
         counts, freed = self._reference_counts, []
         if not self.num_shared:
             for block_id in block_ids:
                 assert counts[block_id] == 1, f"block {block_id} was released twice"
                 counts[block_id] = 0
                 freed.append(block_id)
-            self._free.extend(freed)
-            return
-        for block_id in block_ids:
-            count = counts[block_id] - 1
-            assert count >= 0, f"block {block_id} was released twice"
-            counts[block_id] = count
-            if count:
-                self.num_shared -= 1
-            else:
-                freed.append(block_id)
-        self._free.extend(freed)
+        else:
+            for block_id in block_ids:
+                count = counts[block_id] - 1
+                assert count >= 0, f"block {block_id} was released twice"
+                counts[block_id] = count
+                if count:
+                    self.num_shared -= 1
+                else:
+                    freed.append(block_id)
+        self._free.extend(freed if self._cache is None else self._cache.keep(freed))
+
+    def take_kept(self, num_blocks: int) -> list[tuple[Block, Label]]:
+        """The kept blocks that would be evicted next, each with one reference and no name, and the one that it had."""
+        taken = [] if self._cache is None else self._cache.take_oldest(num_blocks)
+        for block_id, _ in taken:
+            self._reference_counts[block_id] = 1
+        return taken
+
+    def forget_cached(self) -> None:
+        """No block has a name; those that were kept are free."""
+        if self._cache is not None:
+            self._free.extend(self._cache.clear())

@@ -49,6 +49,7 @@ class Committer:
     def commit(self, step: Step, samples: abc.Iterable[bool], output: StepOutput, now: Nanos) -> None:
         """The sequences that were granted tokens, each with whether it samples, have got on by `output`."""
         num_outputs: dict[Flow, int] = {}
+        prefixes = self._lifecycle.blocks.prefixes
         tallies: defaultdict[Flow, Tally] = defaultdict(Tally)
         ends: list[End] = []
         for seq, does_sample in self._emit(zip(step.granted, samples, strict=True), output, num_outputs):
@@ -56,6 +57,8 @@ class Committer:
                 self._tell_scores(seq, output)
             _advance(seq, tallies, now)
             end = self._take_output(seq, does_sample, output, now)
+            if prefixes is not None and (end is None or end.error is None):
+                prefixes.get_on(seq)
             if end is not None:
                 ends.append(end)
             elif seq.hold_reason is not None:
@@ -63,6 +66,8 @@ class Committer:
         step.forget_planned()  # charging takes its place: a rank that is taken meanwhile counts neither twice
         self._charge(num_outputs, tallies, step)
         for end in ends:
+            if end.error is not None:
+                self._lifecycle.blocks.distrust(end.seq)
             self._lifecycle.finish(end.seq, end.reason, now, end.error)
         self._lifecycle.release_ended()
 

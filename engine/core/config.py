@@ -13,6 +13,7 @@ DEFAULT_MIN_RESIDENT_STEPS = 8
 DEFAULT_MAX_DRAFTING_SEQS = 32
 MAX_DRAFT_TOKENS = 64  # at 98 % each, a fourth of such drafts are right
 DEFAULT_MIN_DRAFT_ACCEPTANCE = 0.1
+DEFAULT_CACHE_MIN_SHARE = 0.05  # a long system prompt and its tools, in a pool of some ten thousand tokens
 DEFAULT_MAX_PREEMPTIONS = 4  # in healthy public runs no request was preempted more often (scheduler traces, 2026)
 
 
@@ -67,6 +68,9 @@ class SchedulerConfig:
     max_drafting_seqs       steps that compute more sequences than that carry no drafts
     min_draft_acceptance    no draft is verified that is right with a smaller probability, in [0, 1]
     draft_token_ns          what it takes to propose one draft token
+    enable_prefix_caching   prompts of one salt that begin alike share blocks, and blocks without users are kept
+    cache_min_share         part of the pool that a tenant's kept blocks may have before others' are evicted instead
+    cache_max_share         part of the pool that a tenant's kept blocks have at most
 
     Raises ValueError, naming the setting, where a value is out of range or contradicts another.
     """
@@ -93,6 +97,9 @@ class SchedulerConfig:
     max_drafting_seqs: int = DEFAULT_MAX_DRAFTING_SEQS
     min_draft_acceptance: float = DEFAULT_MIN_DRAFT_ACCEPTANCE
     draft_token_ns: float = 0.0
+    enable_prefix_caching: bool = False
+    cache_min_share: float = DEFAULT_CACHE_MIN_SHARE
+    cache_max_share: float = 1.0
 
     def __post_init__(self) -> None:
         self._check_ranges()
@@ -104,6 +111,18 @@ class SchedulerConfig:
         return min(self.max_model_len, self.num_device_blocks * self.block_size)
 
     def _check_ranges(self) -> None:
+        self._check_counts()
+        for name in ("max_prefill_share", "link_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in (0, 1], not {getattr(self, name)}")
+        for name in ("cache_min_share", "cache_max_share", "min_draft_acceptance"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in [0, 1], not {getattr(self, name)}")
+        for name in ("target_step_ms", "draft_token_ns"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and at least 0, not {getattr(self, name)}")
+
+    def _check_counts(self) -> None:
         positive = ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_device_blocks", "max_model_len")
         for name in (*positive, "admission_interval"):
             if getattr(self, name) < 1:
@@ -112,23 +131,16 @@ class SchedulerConfig:
         for name in (*at_least_0, "num_draft_tokens", "max_drafting_seqs"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
-        for name in ("max_prefill_share", "link_share"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be in (0, 1], not {getattr(self, name)}")
-        for name in ("target_step_ms", "draft_token_ns"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and at least 0, not {getattr(self, name)}")
-        self._check_drafts()
-
-    def _check_drafts(self) -> None:
         if self.num_draft_tokens > MAX_DRAFT_TOKENS:
             raise ValueError(f"num_draft_tokens must be at most {MAX_DRAFT_TOKENS}, not {self.num_draft_tokens}")
-        if not 0 <= self.min_draft_acceptance <= 1:
-            raise ValueError(f"min_draft_acceptance must be in [0, 1], not {self.min_draft_acceptance}")
 
     def _check_combinations(self) -> None:
         if self.preemption_mode is PreemptionChoice.SWAP and not self.num_host_blocks:
             raise ValueError("preemption_mode swap needs num_host_blocks")
+        if self.cache_min_share > self.cache_max_share:
+            raise ValueError(
+                f"cache_min_share ({self.cache_min_share}) must be at most cache_max_share ({self.cache_max_share})"
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs"

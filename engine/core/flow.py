@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from engine.core.policy import Demand, Service
 from engine.core.stats import TenantStats, Totals
-from engine.core.types import PathNode, PriorityClass, Request, SequenceStatus, TenantId
+from engine.core.types import BlockId, PathNode, PriorityClass, Request, SequenceStatus, TenantId
 
 MAX_IDLE_TENANTS = 4096
 
@@ -40,6 +40,7 @@ class Account:
     num_sequences: dict[SequenceStatus, int] = field(default_factory=lambda: dict.fromkeys(SequenceStatus, 0))
     flows: "dict[str, Flow]" = field(default_factory=dict)
     num_prefill_tokens: int = 0
+    num_found_tokens: int = 0
     num_output_tokens: int = 0
     num_recomputed_tokens: int = 0
     num_borrowed_tokens: int = 0
@@ -64,6 +65,7 @@ class Flow:
     weight         the product of the weights of its nodes
     num_wanting    unfinished sequences that are not held
     num_satisfied  of them, those that got all that they could use in the plan being made
+    block_refs     of blocks that may be shared, in how many tables of its sequences each one is
     last_decodes   what the flow got in the latest step that only decoded for it
     is_flagged     after the last plan some sequence could have used more tokens or memory (rule R7 of docs/fairness.md)
 
@@ -80,6 +82,7 @@ class Flow:
     num_device_blocks: int = 0
     num_rows: int = 0
     is_flagged: bool = False
+    block_refs: dict[BlockId, int] = field(default_factory=dict)
     last_decodes: Service | None = None
 
     @property
@@ -162,9 +165,11 @@ class Flows:
         for account in self._accounts.values():
             yield from account.flows.values()
 
-    def stats(self, standing: abc.Callable[[Flow], tuple[float, ...]]) -> tuple[TenantStats, ...]:
+    def stats(
+        self, standing: abc.Callable[[Flow], tuple[float, ...]], num_kept_of: abc.Callable[[TenantId], int]
+    ) -> tuple[TenantStats, ...]:
         """In order of tenant id."""
-        return tuple(self._stats(self._accounts[key], standing) for key in sorted(self._accounts))
+        return tuple(self._stats(self._accounts[key], standing, num_kept_of(key)) for key in sorted(self._accounts))
 
     def totals(self) -> Totals:
         """What all tenants were served, those included that are forgotten."""
@@ -233,7 +238,9 @@ class Flows:
                     if not any((name, *path) in self._nodes for name in self._classes):
                         del self._weights[path]
 
-    def _stats(self, account: Account, standing: abc.Callable[[Flow], tuple[float, ...]]) -> TenantStats:
+    def _stats(
+        self, account: Account, standing: abc.Callable[[Flow], tuple[float, ...]], num_kept_blocks: int
+    ) -> TenantStats:
         flows = account.flows.values()
         worst = max((standing(flow) for flow in flows), default=())
         count = account.num_sequences
@@ -257,6 +264,8 @@ class Flows:
             num_device_blocks=sum(flow.num_device_blocks for flow in flows),
             wait_ns=account.wait_ns,
             standing=worst,
+            num_found_tokens=account.num_found_tokens,
+            num_kept_blocks=num_kept_blocks,
         )
 
 
@@ -268,6 +277,7 @@ def _with(totals: Totals, account: Account) -> Totals:
         totals.num_borrowed_tokens + account.num_borrowed_tokens,
         totals.num_drafted_tokens + account.num_drafted_tokens,
         totals.num_accepted_tokens + account.num_accepted_tokens,
+        totals.num_found_tokens + account.num_found_tokens,
     )
 
 

@@ -5,6 +5,7 @@ Source of the list: the faults that public engines had with blocks that were fre
 
 from collections import Counter, abc
 
+from engine.core.block_names import names_after
 from engine.core.block_pool import BlockPool
 from engine.core.errors import InvariantError
 from engine.core.lifecycle import Lifecycle
@@ -20,9 +21,10 @@ def check(scheduler: Scheduler) -> None:
     """Raises InvariantError, saying what is wrong."""
     lifecycle = scheduler.lifecycle
     unfinished = list(lifecycle.by_generation.values())
-    ended_in_copy = [entry.seq for entry in lifecycle.blocks.in_flight.values() if entry.seq not in unfinished]
-    holders = [*unfinished, *lifecycle.ended_in_plan, *ended_in_copy]
+    copied = [entry.seq for entry in lifecycle.blocks.in_flight.values() if entry.seq is not None]
+    holders = [*unfinished, *lifecycle.ended_in_plan, *[seq for seq in copied if seq not in unfinished]]
     _check_blocks(lifecycle, holders)
+    _check_cache(lifecycle, holders)
     _check_copies(lifecycle)
     _check_rows(lifecycle, holders)
     _check_lists(lifecycle, unfinished)
@@ -38,41 +40,88 @@ def _require(condition: bool, message: str) -> None:
 
 
 def _check_blocks(lifecycle: Lifecycle, seqs: abc.Sequence[Sequence]) -> None:
-    """Each block is free, in tables, or fenced by a copy, as often as it has references."""
+    """Each block is free, kept, in tables, or fenced by a copy, as often as it has references."""
     blocks = lifecycle.blocks
     copies = [entry.copy for entry in blocks.in_flight.values()]
     device = Counter(block_id for seq in seqs for block_id in seq.block_table.device)
     fenced = Counter(b for copy in copies if copy.direction is CopyDirection.OUT for b in copy.device_block_ids)
-    _check_pool(blocks.pool, device + fenced, "device", BlockId)
+    kept = [] if blocks.prefixes is None else list(blocks.prefixes.kept_ids)
+    _check_pool(blocks.pool, device + fenced, kept, "device", BlockId)
+    _check_writers(lifecycle, seqs, device)
     _require(not device & fenced, "a block that is on its way out is in a table")
     _require(sum(fenced.values()) == blocks.num_fenced, f"{blocks.num_fenced} blocks fenced, of {sum(fenced.values())}")
     host = Counter(block_id for seq in seqs for block_id in seq.block_table.host)
     leaving = Counter(b for copy in copies if copy.direction is CopyDirection.IN for b in copy.host_block_ids)
-    _check_pool(blocks.host_pool, host + leaving, "host", HostBlockId)
+    demoted = [entry.copy for entry in blocks.in_flight.values() if entry.seq is None]
+    coming = Counter(block_id for copy in demoted for block_id in copy.host_block_ids)
+    host_kept = [] if blocks.prefixes is None else list(blocks.prefixes.host_kept_ids)
+    _check_pool(blocks.host_pool, host + leaving + coming, host_kept, "host", HostBlockId)
 
 
 def _check_pool(
     pool: BlockPool[BlockId] | BlockPool[HostBlockId],
     used: Counter[BlockId] | Counter[HostBlockId],
+    kept_ids: abc.Iterable[BlockId] | abc.Iterable[HostBlockId],
     name: str,
     id_type: abc.Callable[[int], BlockId | HostBlockId],
 ) -> None:
-    free = Counter(pool.free_ids)
+    free, kept = Counter(pool.free_ids), Counter(kept_ids)
+    num_shared = 0
     for block_id in map(id_type, range(pool.num_blocks)):
         num_uses, num_references = used[block_id], pool.reference_count(block_id)  # type: ignore[index,arg-type] # its own ids
         _require(num_uses == num_references, f"{name} block {block_id}: {num_uses} uses, {num_references} references")
-        _require(num_uses <= 1, f"{name} block {block_id} is in {num_uses} tables that write it")
-        num_free = free[block_id]
-        _require(num_free == (num_uses == 0), f"{name} block {block_id}: {num_uses} uses, {num_free} times free")
+        num_free, num_kept = free[block_id], kept[block_id]
+        is_idle = num_free + num_kept == (num_uses == 0)
+        _require(is_idle, f"{name} block {block_id}: {num_uses} uses, {num_free} times free, {num_kept} times kept")
+        _require(num_uses <= 1 or name == "device", f"{name} block {block_id} is in {num_uses} tables")
+        num_shared += max(0, num_uses - 1)
+    _require(num_shared == pool.num_shared, f"{name}: {num_shared} blocks are shared, counted {pool.num_shared}")
+    num_idle = free.total() + kept.total()
+    _require(num_idle == pool.num_free, f"{name}: {num_idle} blocks are to be had, counted {pool.num_free}")
+
+
+def _check_writers(lifecycle: Lifecycle, seqs: abc.Sequence[Sequence], num_uses: Counter[BlockId]) -> None:
+    """A block in several tables is full and computed in each of them, so that nobody writes it any more."""
+    for seq in seqs:
+        for index, block_id in enumerate(seq.block_table.device):
+            is_written = lifecycle.blocks.num_blocks(seq.num_computed_tokens + 1) <= index + 1
+            _require(
+                num_uses[block_id] == 1 or not is_written,
+                f"device block {block_id} is in {num_uses[block_id]} tables, and {seq.key} writes it",
+            )
+
+
+def _check_cache(lifecycle: Lifecycle, seqs: abc.Sequence[Sequence]) -> None:
+    """A block with a name is kept, or in tables in which the name is that of its place; no copy moves it."""
+    prefixes = lifecycle.blocks.prefixes
+    if prefixes is None:
+        return
+    names = dict(prefixes.names)
+    _require(len(set(names.values())) == len(names), "two blocks have one name")
+    idle = set(prefixes.kept_ids)
+    _require(idle <= names.keys(), f"kept without a name: {idle - names.keys()}")
+    for seq in seqs:
+        size = prefixes.block_size
+        own = names_after(seq.root_name, seq.tokens(0, seq.num_computed_tokens), size)
+        for index, block_id in enumerate(seq.block_table.device):
+            name = names.get(block_id)
+            is_own = name is None or (index < len(own) and name == own[index])
+            _require(is_own, f"{seq.key} has a block of other content at {index}")
+    for entry in lifecycle.blocks.in_flight.values():
+        moved = names.keys() & set(entry.copy.device_block_ids)
+        _require(not moved, f"blocks {moved} have names while copy {entry.copy.copy_id} is under way")
+    absent = [seq.key for seq in prefixes.computing.values() if seq not in seqs]
+    _require(not absent, f"announced a block, but ended: {absent}")
 
 
 def _check_copies(lifecycle: Lifecycle) -> None:
     """A sequence is in a SWAPPING state exactly while a copy of it is under way, and there is one copy at a time."""
     entries = lifecycle.blocks.in_flight.values()
-    copying = Counter(entry.seq.key for entry in entries)
+    seqs = [entry.seq for entry in entries if entry.seq is not None]
+    copying = Counter(seq.key for seq in seqs)
     _require(all(count == 1 for count in copying.values()), f"several copies of one sequence: {copying}")
     in_copy = {seq.key for seq in lifecycle.by_generation.values() if seq.status in IN_COPY}
-    alive = {entry.seq.key for entry in entries if entry.seq.status is not SequenceStatus.FINISHED}
+    alive = {seq.key for seq in seqs if seq.status is not SequenceStatus.FINISHED}
     _require(in_copy == alive, f"swapping are {in_copy}, copies are under way for {alive}")
     for entry in entries:
         copy = entry.copy
@@ -128,9 +177,10 @@ def _check_place(lifecycle: Lifecycle, seq: Sequence) -> None:
 def _check_flows(lifecycle: Lifecycle, unfinished: abc.Sequence[Sequence], holders: abc.Sequence[Sequence]) -> None:
     statuses = Counter((seq.tenant_id, seq.status) for seq in unfinished)
     wanting = Counter(seq.flow for seq in unfinished if seq.hold_reason is None)
-    num_blocks: Counter[object] = Counter()
+    tables: dict[object, set[BlockId]] = {}
     for seq in holders:
-        num_blocks[seq.flow] += len(seq.block_table.device)
+        tables.setdefault(seq.flow, set()).update(seq.block_table.device)
+    num_blocks = Counter({flow: len(block_ids) for flow, block_ids in tables.items()})
     rows = Counter(seq.flow for seq in unfinished if seq.status is SequenceStatus.RUNNING)
     for flow in lifecycle.flows.all():
         name = f"{flow.tenant_id} in {flow.priority_class.name}"

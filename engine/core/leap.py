@@ -83,12 +83,7 @@ class Leap:
             return None
         if self._config.mix_prefill:  # else prompts are paced before the decodes are granted
             self._scheduler.planner.pacing.repeat_decodes(step.num_decodes, step.num_context, num_steps)
-        grown = self._grow(step.granted, num_steps)
-        for seq in step.granted:
-            seq.num_tokens += num_steps
-            seq.num_computed_tokens += num_steps
-            seq.output_token_ids += (TOKEN,) * num_steps
-            seq.timeline.num_decode_steps += num_steps
+        grown = self._get_on(step.granted, num_steps)
         step.now = times[num_steps - 1]
         step.num_context += num_steps * len(step.granted)
         step.num_old_blocks = grown
@@ -148,14 +143,16 @@ class Leap:
         lifecycle, passed = self._lifecycle, list[Sequence]()
         while len(passed) < MAX_CLAIMANTS and (view := lifecycle.policy.select(passed)) is not None:
             seq = lifecycle.by_generation[view.key.generation_id]
-            if lifecycle.blocks.num_blocks(seq.num_tokens) <= lifecycle.blocks.num_free:
+            if lifecycle.blocks.num_missing(seq) <= lifecycle.blocks.num_free:
                 return False
             passed.append(seq)
         return True
 
     def _fits(self, step: Step, num_steps: int) -> bool:
-        """True if the free blocks are enough for so many steps."""
-        return self._num_new_blocks(step.granted, num_steps) <= self._lifecycle.blocks.num_free
+        """True if the free blocks are enough for so many steps, and nothing that is cached moves meanwhile."""
+        num_blocks = self._num_new_blocks(step.granted, num_steps)
+        is_idle = self._scheduler.planner.tiers.stay_idle(num_blocks)
+        return is_idle and num_blocks <= self._lifecycle.blocks.num_free
 
     def _num_new_blocks(self, seqs: abc.Iterable[Sequence], num_steps: int) -> int:
         size = self._config.block_size
@@ -173,8 +170,9 @@ class Leap:
             flow.account.num_output_tokens += count * num_steps
         return num_steps
 
-    def _grow(self, seqs: abc.Sequence[Sequence], num_steps: int) -> dict[Sequence, int]:
-        """Blocks are taken in the order of the steps. Returns who grew in the last one, with what it had before."""
+    def _get_on(self, seqs: abc.Sequence[Sequence], num_steps: int) -> dict[Sequence, int]:
+        """Each of `seqs` has so many tokens more. Blocks are taken, and named, in the order of the steps. Returns who
+        grew in the last one, with what it had before."""
         size = self._config.block_size
         growths: list[
             tuple[int, int]
@@ -183,6 +181,11 @@ class Leap:
             first = len(seq.block_table.device) * size - seq.num_tokens + 1
             growths += [(at, place) for at in range(first, num_steps + 1, size)]
         growths.sort()
+        for seq in seqs:
+            seq.num_tokens += num_steps
+            seq.num_computed_tokens += num_steps
+            seq.output_token_ids += (TOKEN,) * num_steps
+            seq.timeline.num_decode_steps += num_steps
         self._lifecycle.blocks.grow_by_one([seqs[place] for _, place in growths])
         last = [seqs[place] for at, place in growths if at == num_steps]
         return {seq: len(seq.block_table.device) - 1 for seq in last}

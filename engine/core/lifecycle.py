@@ -13,8 +13,8 @@
     FINISHED during a copy      no      may     may    no                               (`blocks.in_flight`)
 
 A sequence is *held* while `hold_reason` says so: its output is not granted, or its reader takes no more. One that is
-PAUSED for fairness keeps its row until another needs it. Lists are in order of arrival. Decides nothing: who is
-admitted, preempted or computed is up to the planner. Transitions that take something away are in `preemption`.
+PAUSED for fairness keeps its row until another needs it. Lists are in order of arrival. Decides nothing: that is up to
+the planner. Transitions that take something away are in `preemption`, those of what is cached in `tiers`.
 """
 
 from engine.core import by_arrival
@@ -52,7 +52,7 @@ class Lifecycle:
 
     def __init__(self, config: SchedulerConfig, policy: GuardedPolicy) -> None:
         self.policy = policy
-        self.blocks = BlockManager(config.num_device_blocks, config.block_size, config.num_host_blocks)
+        self.blocks = BlockManager.of(config)
         self.rows = Rows(config.max_num_seqs)
         self.flows = Flows()
         self.demands = Demands()
@@ -66,8 +66,8 @@ class Lifecycle:
         self.expiring: Ranking[Sequence] = Ranking()
         self.events: list[Event] = []
         self.copies: list[BlockCopy] = []
-        self.num_plans = self.num_transitions = self.num_ends = 0
-        self.num_preemptions = self.num_pauses = self.num_swaps = self._num_arrivals = 0
+        self.num_plans = self.num_transitions = self.num_ends = self._num_arrivals = 0
+        self.num_preemptions = self.num_pauses = self.num_swaps = 0
         self._speculates = config.num_draft_tokens > 0
 
     @property
@@ -89,6 +89,7 @@ class Lifecycle:
         """The request waits; where nothing is granted yet it is held at once."""
         seq = Sequence.of(request, self._num_arrivals, self.flows.join(request), speculates=self._speculates)
         self._num_arrivals += 1
+        self.blocks.welcome(seq)
         self.by_generation[request.generation_id] = seq
         seq.flow.account.num_sequences[seq.status] += 1
         self._want(seq, wants=True)
@@ -112,14 +113,15 @@ class Lifecycle:
         seq.has_spoken = False
         seq.flow.num_rows += 1
         if seq.timeline.started_at is None:
-            seq.timeline.started_at = now
-            queue_ns = Nanos(now - seq.arrived_at)
-            seq.flow.account.wait_ns += queue_ns
-            self._watch_expiry(seq)  # its time in the queue is no longer limited
-            self.events.append(Admitted(seq.key, queue_ns, reason))
-        else:
+            self.begin_service(seq, now, reason)
+        elif seq.timeline.suspended_at is not None:
             seq.resume(self.blocks.num_blocks(seq.num_lost_tokens), now)
             self.events.append(Resumed(seq.key, now))
+
+    def begin_service(self, seq: Sequence, now: Nanos, reason: DispatchReason) -> None:
+        """The sequence has come in for the first time."""
+        self.events.append(Admitted(seq.key, seq.begin(now), reason))
+        self._watch_expiry(seq)  # its time in the queue is no longer limited
 
     def pause(self, seq: Sequence, reason: PauseReason, now: Nanos) -> None:
         """A running sequence keeps its blocks and gets no more tokens; one that is held leaves its row, too."""
@@ -141,15 +143,16 @@ class Lifecycle:
         self.leave_list(seq)
         self.set_status(seq, SequenceStatus.SWAPPING_IN)
         copy = self.blocks.swap_in(seq)
-        account = seq.flow.account
-        account.num_swaps_in += 1
-        account.num_copied_blocks += len(copy.host_block_ids)
+        seq.flow.account.num_swaps_in += 1
+        seq.flow.account.num_copied_blocks += len(copy.host_block_ids)
         self.copies.append(copy)
         seq.timeline.begin_move(Move(MoveKind.SWAP_IN, seq.num_preemptions, len(copy.host_block_ids), 0, now))
 
     def complete_copy(self, copy_id: CopyId, now: Nanos) -> None:
         """A copy has ended: its sequence is swapped, or resident again, or gone. KeyError if it is not in flight."""
         seq = self.blocks.complete(copy_id).seq
+        if seq is None:
+            return  # what nobody uses has moved
         seq.timeline.end_move(now)
         if seq.status is SequenceStatus.FINISHED:
             self.blocks.free(seq)
@@ -165,8 +168,7 @@ class Lifecycle:
 
     def grant(self, seq: Sequence, max_output_tokens: int, now: Nanos) -> None:
         """The sequence may emit `max_output_tokens` in all."""
-        reason_before = seq.hold_reason
-        seq.granted_output_tokens = max_output_tokens
+        reason_before, seq.granted_output_tokens = seq.hold_reason, max_output_tokens
         self._hold_or_let_go(seq, reason_before, now)
 
     def set_reader_blocked(self, seq: Sequence, blocked: bool, now: Nanos) -> None:
@@ -185,9 +187,8 @@ class Lifecycle:
             self.policy.on_leave(seq, LeaveReason.WITHDRAWN, now)
         wants = seq.wants
         self._want(seq, wants=False)
-        num_blocks, has_row = len(seq.block_table.device), seq.status is SequenceStatus.RUNNING
-        old.num_device_blocks -= num_blocks
-        new.num_device_blocks += num_blocks
+        has_row = seq.status is SequenceStatus.RUNNING
+        self.blocks.change_flow(seq, new)
         old.num_rows -= has_row
         new.num_rows += has_row
         seq.flow = new

@@ -87,8 +87,8 @@ class Memory:
             self._claim = None
 
     def num_needed(self, seq: Sequence) -> int:
-        """Blocks that a head lacks for all its known tokens; a swapped one has some of them."""
-        return self._blocks.num_blocks(seq.num_tokens) - len(seq.block_table.device)
+        """Blocks that a head lacks for all its known tokens; a swapped one has some of them, others find some."""
+        return self._blocks.num_missing(seq)
 
     def can_admit(self, step: Step, seq: Sequence) -> bool:
         """True if a head may come in now: its blocks are free, and beside it what has been promised to others."""
@@ -239,8 +239,8 @@ class Memory:
     def _is_hopeless(self, seq: Sequence) -> bool:
         """True if `seq` would not fit beside the blocks of its own flow even if all others were gone."""
         idle = [other for other in self._victims.idle() if other.flow is seq.flow]
-        num_own = seq.flow.num_device_blocks - sum(len(other.block_table.device) for other in idle)
-        return num_own + self._blocks.num_blocks(seq.num_tokens) > self._config.num_device_blocks
+        num_own = seq.flow.num_device_blocks - sum(self._blocks.num_gained(other.block_table) for other in idle)
+        return num_own + self._blocks.num_missing(seq) > self._config.num_device_blocks
 
     def _num_promised(self, step: Step) -> int:
         """Blocks that residents still need for their known tokens, but for those that yield."""
@@ -254,12 +254,16 @@ class Memory:
         """Blocks that must stay free beside the known tokens of `head`."""
         if self._config.admission_reserve is AdmissionReserve.PEAK:
             residents = [*self._lifecycle.running, *self._lifecycle.paused, head]
-            return peak_num_blocks(residents, self._blocks) - self.num_needed(head)
+            return peak_num_blocks(residents, self._blocks) - self._num_lacked(head)
         if self._num_lacking_by_others is None:
             is_promised = self._config.admission_reserve is AdmissionReserve.WHOLE
             residents = [*self._lifecycle.running, *self._lifecycle.paused] if is_promised else self._growing(step)
             self._num_lacking_by_others = self._num_lacking(residents)
-        return self._num_lacking_by_others + self._num_lacking([head]) - self.num_needed(head)
+        return self._num_lacking_by_others + self._num_lacking([head]) - self._num_lacked(head)
+
+    def _num_lacked(self, head: Sequence) -> int:
+        """Blocks for its known tokens that are not in its table, whether it finds some or not."""
+        return self._blocks.num_blocks(head.num_tokens) - len(head.block_table.device)
 
     def _num_lacking(self, seqs: abc.Iterable[Sequence]) -> int:
         """Blocks that `seqs` still need for their known tokens and the growth that is reserved for them."""

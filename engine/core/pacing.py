@@ -80,7 +80,7 @@ class Pacing:
 
     def can_make_way(self, seq: Sequence) -> bool:
         """True if the prompt of `seq`, which waits, is so short that others may be held up for it."""
-        chunk_ns = self.prices.step.chunk_ns(0, seq.num_tokens)
+        chunk_ns = self.prices.step.chunk_ns(seq.num_computed_tokens, seq.num_uncomputed_tokens)
         return self._is_shared and chunk_ns <= SHORT_PROMPT * self._full_chunk_ns()
 
     def make_way(self, seq: Sequence) -> None:
@@ -92,7 +92,8 @@ class Pacing:
         if not self._was_short:
             self._is_short = True
             self._step_limit_ns = min(self._step_limit_ns, self._step_chunks_ns)
-        wanted_ns = self._step_chunks_ns + self.prices.step.chunk_ns(0, seq.num_tokens) + ROUNDING_NS
+        chunk_ns = self.prices.step.chunk_ns(seq.num_computed_tokens, seq.num_uncomputed_tokens)
+        wanted_ns = self._step_chunks_ns + chunk_ns + ROUNDING_NS
         self._step_limit_ns = max(self._step_limit_ns, min(wanted_ns, full_ns, self._target_ns()))
 
     def limit(self, seq: Sequence, num_tokens: int) -> int:

@@ -33,6 +33,7 @@ from engine.core.row_giver import RowGiver
 from engine.core.sequence import Sequence
 from engine.core.speculation import Drafts
 from engine.core.step import Step
+from engine.core.tiers import Tiers
 from engine.core.types import Nanos, PauseReason, SequenceStatus
 
 
@@ -45,7 +46,8 @@ class Planner:
         self._blocks = lifecycle.blocks
         self._memory = Memory(config, lifecycle, preemption)
         self._rows = RowGiver(lifecycle, lends_decodes=config.mix_prefill)
-        self._admission = Admission(config, lifecycle, self._memory, self._rows)
+        self.tiers = Tiers(config, lifecycle, self._memory.preemptions)
+        self._admission = Admission(config, lifecycle, self._memory, self._rows, self.tiers)
         self._drafts = Drafts(config, lifecycle, self._memory)
         self._last: Step | None = None
 
@@ -84,6 +86,11 @@ class Planner:
             return self._fill(now)
         self._lifecycle.demands.end(step.flows)
         return step
+
+    def demote(self, step: Step) -> None:
+        """What is cached moves to the host if room is short, beside a step that grants something."""
+        if step.granted and self._memory.claimant is None:
+            self.tiers.demote(step.now)
 
     def _fill(self, now: Nanos) -> Step:
         step = self._begin(now)

@@ -71,8 +71,11 @@ class Preemptions:
         hidden_ns = prices.step.base_ns + prices.step.decode_ns if others_run else 0.0  # the copy runs beside a step
         swap_ns = in_ns + max(0.0, out_ns - hidden_ns) + self.queued_out_ns()
         # What is dropped frees every block: where one head waits behind the other, the price of each block counts.
-        num_dropped = max(num_blocks, len(victim.block_table.device))
-        return swap_ns / num_blocks < prices.step.chunk_ns(0, num_computed) / num_dropped
+        # Blocks that others use stay in the cache, and what is in them need not be computed again.
+        num_shared = len(victim.block_table.device) - self._blocks.num_movable(victim.block_table)
+        num_lost = max(0, num_computed - num_shared * self._config.block_size)
+        num_dropped = max(num_blocks, len(victim.block_table.device) - num_shared)
+        return swap_ns / num_blocks < prices.step.chunk_ns(num_computed - num_lost, num_lost) / num_dropped
 
     def queued_out_ns(self) -> float:
         """Time that the copies under way to the host still take, counted as if none had progressed."""

@@ -154,8 +154,7 @@ def _blocked_by(lifecycle: Lifecycle, position: int | None, yielding: abc.Set[ob
         return "order"
     if not lifecycle.rows.num_free:
         return "rows"
-    needs = lifecycle.blocks.num_blocks(seq.num_tokens) - seq.num_device_blocks
-    return "blocks" if needs > lifecycle.blocks.num_free else ""
+    return "blocks" if lifecycle.blocks.num_missing(seq) > lifecycle.blocks.num_free else ""
 
 
 class _Trial:

@@ -79,7 +79,8 @@ class Scheduler:
             raise RequestTooLargeError(num_tokens, self.config.max_request_tokens)
         seq = self.lifecycle.arrive(request, now)
         prices = self.lifecycle.prices
-        least_ns = prices.step.base_ns + prices.step.chunk_ns(0, seq.num_prompt_tokens)
+        num_cached = seq.num_cached_prompt_tokens
+        least_ns = prices.step.base_ns + prices.step.chunk_ns(num_cached, seq.num_prompt_tokens - num_cached)
         if request.deadline is not None and prices.are_measured and now + least_ns > request.deadline:
             self.lifecycle.finish(seq, FinishReason.DEADLINE, now)
 
@@ -113,6 +114,7 @@ class Scheduler:
         """
         assert self.open_plan is None, "the last plan was not committed"
         step = self.planner.plan(now)
+        self.planner.demote(step)
         self._yielding = step.terms.yielding
         if not step.granted and not self.lifecycle.copies:
             return None
@@ -158,8 +160,10 @@ class Scheduler:
         """
         self.open_plan = None
         for seq in tuple(self.lifecycle.by_generation.values()):
+            self.lifecycle.blocks.distrust(seq)
             self.lifecycle.finish(seq, FinishReason.ERROR, now, error)
         self.lifecycle.release_ended()
+        self.lifecycle.blocks.forget_cached()
         return self.lifecycle.take_events()
 
     def grant(self, generation_id: str, max_output_tokens: int, now: Nanos) -> None:
@@ -198,6 +202,7 @@ class Scheduler:
     def calibrate(self, prices: Prices, now: Nanos) -> None:
         """What steps and copies take was measured anew."""
         self.lifecycle.prices = prices
+        self.planner.tiers.price(prices)
 
     def set_scheduling_policy(self, policy: SchedulingPolicy, now: Nanos) -> None:
         """`policy`, which is new, orders queued and running work from the next plan on.
@@ -216,7 +221,7 @@ class Scheduler:
     def stats(self) -> SchedulerStats:
         """The state of this moment. Costs O(tenants)."""
         lifecycle = self.lifecycle
-        tenants = lifecycle.flows.stats(self._scheduling.standing)
+        tenants = lifecycle.flows.stats(self._scheduling.standing, lifecycle.blocks.num_kept_of)
         return SchedulerStats(
             num_running=sum(tenant.num_running for tenant in tenants),
             num_waiting=sum(tenant.num_waiting for tenant in tenants),
@@ -236,6 +241,7 @@ class Scheduler:
             num_copied_out=lifecycle.blocks.num_copied[CopyDirection.OUT],
             num_copied_in=lifecycle.blocks.num_copied[CopyDirection.IN],
             gap_bound=self._scheduling.gap_bound(),
+            cache=lifecycle.blocks.cache_counts,
         )
 
     def queue_order(self, now: Nanos, limit: int = queue_position.MAX_EXACT + 1) -> queue_position.QueueOrder:

@@ -3,10 +3,14 @@
 `Sequence` is the field's word; the abstract base class of that name is imported as `collections.abc`.
 """
 
+from collections import abc
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from engine.core.events import Move, MoveKind, Timings, Usage
+from engine.core.block_names import NO_NAME, BlockName
+from engine.core.events import Move, MoveKind, Usage
 from engine.core.flow import Flow
+from engine.core.timeline import Timeline
 from engine.core.types import (
     BlockId,
     FinishReason,
@@ -23,8 +27,6 @@ from engine.core.types import (
 # What is known of drafts before the first one was verified: how many were right, of how many that were looked at.
 PRIOR_RIGHT, PRIOR_TRIED = 1.2, 2.0
 
-MAX_MOVES = 128  # told of one sequence; what gives way for ever must not remember each time
-
 
 @dataclass(slots=True)
 class BlockTable:
@@ -37,58 +39,22 @@ class BlockTable:
     host: list[HostBlockId] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Timeline:
-    """When a sequence got how far. Written by Lifecycle, Scheduler and Committer.
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What a prefix cache of this version has for a sequence: blocks from its first token on, those behind them that
+    are on the host, the tokens in all of them, and how many of the first ones others use now."""
 
-    A sequence is *suspended* from a preemption or pause until it is computed again. Of `moves` the last one may be
-    under way.
-    """
+    version: int
+    block_ids: tuple[BlockId, ...]
+    host_block_ids: tuple[HostBlockId, ...]
+    num_tokens: int
+    num_used_blocks: int
 
-    arrived_at: Nanos
-    started_at: Nanos | None = None
-    first_token_at: Nanos | None = None
-    suspended_at: Nanos | None = None
-    suspended_ns: int = 0
-    num_prefill_steps: int = 0
-    num_decode_steps: int = 0
-    moves: list[Move] = field(default_factory=list)
 
-    def suspend(self, now: Nanos) -> None:
-        """Nothing changes for a sequence that is suspended already."""
-        if self.suspended_at is None:
-            self.suspended_at = now
-            if self.moves and self.moves[-1].kind is MoveKind.RECOMPUTE:
-                self.end_move(now)
+class Finder(Protocol):
+    """The prefix cache, as far as a waiting sequence asks it."""
 
-    def begin_move(self, move: Move) -> None:
-        """`move` is under way; beyond MAX_MOVES it is not told of."""
-        if len(self.moves) < MAX_MOVES:
-            self.moves.append(move)
-
-    def end_move(self, now: Nanos) -> None:
-        """What was under way has ended."""
-        if self.moves and self.moves[-1].ended_at is None:
-            self.moves[-1] = self.moves[-1]._replace(ended_at=now)
-
-    def resume(self, now: Nanos) -> None:
-        if self.suspended_at is not None:
-            self.suspended_ns += now - self.suspended_at
-            self.suspended_at = None
-
-    def timings(self, ended_at: Nanos) -> Timings:
-        """The lengths of the stages, those that the end cut short or prevented included."""
-        started_at = ended_at if self.started_at is None else self.started_at
-        first_token_at = ended_at if self.first_token_at is None else self.first_token_at
-        open_ns = 0 if self.suspended_at is None else ended_at - self.suspended_at
-        return Timings(
-            queue_ns=Nanos(started_at - self.arrived_at),
-            prefill_ns=Nanos(first_token_at - started_at),
-            decode_ns=Nanos(ended_at - first_token_at),
-            preempted_ns=Nanos(self.suspended_ns + open_ns),
-            num_prefill_steps=self.num_prefill_steps,
-            num_decode_steps=self.num_decode_steps,
-        )
+    def hit(self, seq: "Sequence") -> Hit: ...
 
 
 @dataclass(slots=True)
@@ -128,6 +94,11 @@ class Sequence:
     resident_since        number of the plan in which it last came in
     row                   the row of the runner's batch; RUNNING sequences have one, PAUSED ones may
     drafting              None: it never has drafts
+    block_names           of the full blocks of known tokens, from the first one on, as far as they were needed
+    num_named_blocks      blocks of the table, from the first one on, whose names were told to the prefix cache
+    num_found_tokens      prompt tokens that were found in the cache and never computed for it
+    announced             the block that it computes next, where others may wait for it
+    is_sound              False: what it computed may be wrong
     """
 
     request: Request
@@ -156,6 +127,14 @@ class Sequence:
     has_spoken: bool = False
     block_table: BlockTable = field(default_factory=BlockTable)
     drafting: Drafting | None = None
+    root_name: BlockName = NO_NAME
+    block_names: list[BlockName] = field(default_factory=list)
+    num_named_blocks: int = 0
+    num_found_tokens: int = 0
+    announced: BlockName | None = None
+    is_sound: bool = True
+    finder: Finder | None = None
+    hit: Hit | None = None
 
     @classmethod
     def of(cls, request: Request, arrival_index: int, flow: Flow, *, speculates: bool = False) -> "Sequence":
@@ -193,6 +172,13 @@ class Sequence:
         if self.drafting is not None:
             self.drafting.num_proposed = 0
 
+    def begin(self, now: Nanos) -> Nanos:
+        """It comes in for the first time. Returns how long it has waited for that."""
+        queue_ns = Nanos(now - self.arrived_at)
+        self.timeline.started_at = now
+        self.flow.account.wait_ns += queue_ns
+        return queue_ns
+
     def resume(self, num_lost_blocks: int, now: Nanos) -> None:
         """It is computed again, and first what it has lost."""
         self.timeline.resume(now)
@@ -223,8 +209,10 @@ class Sequence:
 
     @property
     def num_cached_prompt_tokens(self) -> int:
-        """0: there is no prefix cache yet."""
-        return 0
+        """Prompt tokens in the prefix cache: while it waits, those that it would find now, and then those it found."""
+        if self.finder is None or self.status is not SequenceStatus.WAITING:
+            return self.num_found_tokens
+        return min(self.num_prompt_tokens, self.finder.hit(self).num_tokens)
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -272,11 +260,20 @@ class Sequence:
         """Which of its limits `expires_at` is."""
         return FinishReason.DEADLINE if self.expires_at == self.request.deadline else FinishReason.QUEUE_TIMEOUT
 
+    def tokens(self, start: int, end: int) -> abc.Sequence[int]:
+        """The known tokens [start, end)."""
+        prompt, num_prompt_tokens = self.request.prompt_token_ids, self.num_prompt_tokens
+        if end <= num_prompt_tokens:
+            return prompt[start:end]
+        if start >= num_prompt_tokens:
+            return self.output_token_ids[start - num_prompt_tokens : end - num_prompt_tokens]
+        return (*prompt[start:], *self.output_token_ids[: end - num_prompt_tokens])
+
     def usage(self) -> Usage:
         """What the sequence consumed so far."""
         return Usage(
             num_prompt_tokens=min(self.num_prompt_tokens, max(self.num_computed_tokens, self.num_regained_tokens)),
-            num_cached_prompt_tokens=self.num_cached_prompt_tokens,
+            num_cached_prompt_tokens=self.num_found_tokens,
             num_output_tokens=self.num_output_tokens,
             num_recomputed_tokens=self.num_recomputed_tokens,
             num_preemptions=self.num_preemptions,

@@ -12,6 +12,7 @@ class TenantStats:
 
     path                   its nodes with the weights in force
     num_prefill_tokens     prompt tokens computed for the first time
+    num_found_tokens       prompt tokens that were in the prefix cache, and are charged to nobody
     num_output_tokens      tokens emitted
     num_recomputed_tokens  tokens computed again after a preemption: lost work, charged to nobody
     num_borrowed_tokens    prompt and output tokens that it got while it yielded, because nobody else could use them
@@ -19,6 +20,7 @@ class TenantStats:
     num_pauses             times that a sequence was denied the step but kept its blocks
     num_swaps_out, num_swaps_in, num_copied_blocks   copies to and from the host, and the blocks that they moved
     wait_ns                time that its requests have waited for their first step, of those that got there
+    num_kept_blocks        blocks that it computed and nobody uses now
     standing               the scheduling policy's measure of how over-served it is, per node of the path; () if none
     """
 
@@ -41,6 +43,8 @@ class TenantStats:
     num_device_blocks: int
     wait_ns: int
     standing: tuple[float, ...]
+    num_found_tokens: int = 0
+    num_kept_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +61,25 @@ class Totals:
     num_borrowed_tokens: int = 0
     num_drafted_tokens: int = 0
     num_accepted_tokens: int = 0
+    num_found_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounts:
+    """Device blocks that the prefix cache keeps and nobody uses, and that have names; blocks evicted since the
+    beginning; host blocks that are kept."""
+
+    num_kept: int = 0
+    num_named: int = 0
+    num_evicted: int = 0
+    num_kept_on_host: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
     """Sequences by state, the pools, and one entry per known tenant in order of tenant id.
 
+    num_free_blocks    device blocks that may be taken, those included that the prefix cache keeps
     num_fenced_blocks  device blocks that are being copied out: neither free nor usable
     num_copied_out, num_copied_in   blocks whose copy to the host, and from there, has begun
     gap_bound          the most by which the policy lets siblings differ that are both denied something, in cost units
@@ -88,3 +105,4 @@ class SchedulerStats:
     num_copied_out: int
     num_copied_in: int
     gap_bound: float | None
+    cache: CacheCounts = CacheCounts()

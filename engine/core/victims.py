@@ -121,9 +121,10 @@ class Victims:
             return Seizure(victim, num_moved, swaps=True, is_capped=True) if can_swap else None
         if can_swap and self._preemptions.prefers_swap(victim, num_moved):
             return Seizure(victim, num_moved, swaps=True, is_capped=False)
-        if self._blocks.num_movable(victim.block_table) < len(victim.block_table.device):
+        num_gained = self._blocks.num_gained(victim.block_table)
+        if not num_gained:
             return None  # dropping shared blocks frees nothing
-        return Seizure(victim, len(victim.block_table.device), swaps=False, is_capped=False)
+        return Seizure(victim, num_gained, swaps=False, is_capped=False)
 
     def _candidates(self, step: Step, claimant: Sequence) -> abc.Iterator[tuple[Sequence, Concession]]:
         """Those that are not getting any further, whom nobody needs to ask, then those that concede, as the preemption

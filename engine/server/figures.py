@@ -155,6 +155,12 @@ def _pools_to_pb(scheduler: SchedulerStats, config: SchedulerConfig) -> pb.GetSt
         free_host_blocks=scheduler.num_free_host_blocks,
         num_host_blocks=config.num_host_blocks,
         block_size=config.block_size,
+        prefix_caching=config.enable_prefix_caching,
+        cached_device_blocks=scheduler.cache.num_kept,
+        shareable_device_blocks=scheduler.cache.num_named,
+        evicted_blocks=scheduler.cache.num_evicted,
+        cached_host_blocks=scheduler.cache.num_kept_on_host,
+        cached_prompt_tokens=scheduler.totals.num_found_tokens,
     )
 
 
@@ -213,4 +219,6 @@ def _tenant_to_pb(tenant: TenantStats, share: Share, weight_share: float, block_
         weight_share=weight_share,
         lead=share.lead,
         device_blocks=tenant.num_device_blocks,
+        cached_prompt_tokens=tenant.num_found_tokens,
+        cached_blocks=tenant.num_kept_blocks,
     )

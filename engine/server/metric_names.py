@@ -23,6 +23,7 @@ METRIC_DRAFTS = "evenflow_engine_draft_tokens"
 METRIC_PRICE = "evenflow_engine_price_seconds"
 
 METRIC_BLOCKS = "evenflow_engine_blocks"
+METRIC_EVICTED = "evenflow_engine_evicted_blocks"
 METRIC_PREEMPTIONS = "evenflow_engine_preemptions"
 METRIC_SWAPPED = "evenflow_engine_swapped_bytes"
 

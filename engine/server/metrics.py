@@ -162,8 +162,9 @@ def add_steps(families: Families, figures: Figures) -> None:
         "output": totals.num_output_tokens,
         "recomputed": totals.num_recomputed_tokens,
         "borrowed": totals.num_borrowed_tokens,
+        "cached": totals.num_found_tokens,
     }
-    text = "Tokens by kind; recomputed ones are lost work, borrowed ones are among prefill and output."
+    text = "Tokens by kind; recomputed ones are lost work, borrowed ones are among prefill and output, cached in none."
     for kind, number in kinds.items():
         families.counter(names.METRIC_TOKENS, text, number, {"kind": kind})
     results = {
@@ -182,11 +183,15 @@ def add_memory(families: Families, figures: Figures) -> None:
     """The pools, and what moved between them."""
     stats, config = figures.stats.scheduler, figures.engine.config
     for (pool, state), number in _blocks(stats, config).items():
-        text = "KV blocks by pool and state; a copy under way keeps fenced ones from use."
+        text = (
+            "KV blocks by pool and state: cached ones make room when it is needed, fenced ones when a copy has ended."
+        )
         families.gauge(names.METRIC_BLOCKS, text, number, {"pool": pool, "state": state})
     for mode, reason in product(PreemptionMode, PauseReason):  # those that never were, too: a rate needs their zero
         labels, number = {"mode": mode.value, "reason": reason.value}, figures.preemptions.get((mode, reason), 0)
         families.counter(names.METRIC_PREEMPTIONS, "Times that a request gave way, by how and why.", number, labels)
+    text = "Cached blocks that made room for others."
+    families.counter(names.METRIC_EVICTED, text, stats.cache.num_evicted)
     block_bytes = config.block_size * figures.engine.model.kv_bytes_per_token
     for direction, num_blocks in {"out": stats.num_copied_out, "in": stats.num_copied_in}.items():
         text = "KV cache whose copy to the host (out) or from there (in) has begun."
@@ -196,10 +201,12 @@ def add_memory(families: Families, figures: Figures) -> None:
 def _blocks(stats: SchedulerStats, config: SchedulerConfig) -> dict[tuple[str, str], int]:
     used = config.num_device_blocks - stats.num_free_blocks - stats.num_fenced_blocks
     return {
-        ("device", "free"): stats.num_free_blocks,
+        ("device", "free"): stats.num_free_blocks - stats.cache.num_kept,
+        ("device", "cached"): stats.cache.num_kept,
         ("device", "used"): used,
         ("device", "fenced"): stats.num_fenced_blocks,
-        ("host", "free"): stats.num_free_host_blocks,
+        ("host", "free"): stats.num_free_host_blocks - stats.cache.num_kept_on_host,
+        ("host", "cached"): stats.cache.num_kept_on_host,
         ("host", "used"): config.num_host_blocks - stats.num_free_host_blocks,
     }
 

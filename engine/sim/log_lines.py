@@ -57,8 +57,10 @@ class _Request(_Strict):
     granted_output_tokens: Int64 | None = None
     stops: bool = False
     speculates: bool = True
+    scored: bool = False
     policy_revision: Count = 0
     salt: str = ""
+    blocks: list[Count] = []
 
 
 class _Line(_Strict):
@@ -83,6 +85,7 @@ class _Commit(_Line):
     errors: dict[Row, str] = {}
     copies: list[Count] = []
     proposed: dict[Row, RowTokens] = {}
+    blocks: dict[Row, list[Count]] = {}
 
 
 class _Abort(_Line):

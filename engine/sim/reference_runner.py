@@ -13,7 +13,7 @@ Drafts are proposed by chance, some right and some wrong, and verified as a real
 
 import hashlib
 import random
-from collections import abc
+from collections import Counter, abc
 from dataclasses import dataclass, field
 
 from engine.core.plan import BlockCopy, CopyDirection, RowStart, StepOutput, StepPlan, TokenLogprobs
@@ -130,6 +130,7 @@ class ReferenceRunner:
         self.cache: dict[BlockId, list[bytes]] = {}
         self.errors: dict[str, str] = {}
         self.num_steps = 0
+        self.shared: set[BlockId] = set()  # blocks of several rows
         self.copies = Copies(self.cache, max_copy_delay, random.Random(seed))  # noqa: S311 - traffic, not secrets
 
     def execute(self, plan: StepPlan) -> StepOutput:
@@ -193,9 +194,8 @@ class ReferenceRunner:
             self.rows[start.row] = _new_row(start)
         for row_id, block_ids in plan.new_blocks:
             self._row(row_id).block_ids.extend(block_ids)
-        owned = [block_id for row in self.rows.values() for block_id in row.block_ids]
-        if len(owned) != len(set(owned)):
-            raise RunnerFaultError("two rows share a block")
+        owners = Counter([block_id for row in self.rows.values() for block_id in row.block_ids])
+        self.shared = {block_id for block_id, num_rows in owners.items() if num_rows > 1}
 
     def _check_columns(self, plan: StepPlan) -> None:
         if not plan.rows and not plan.copies:
@@ -219,6 +219,8 @@ class ReferenceRunner:
             slot = slot_after(slot, row.token_ids[position])
             block_id = self._block(row, position)
             self.copies.check(block_id)
+            if block_id in self.shared:
+                raise RunnerFaultError(f"{row.key} writes block {block_id}, which another row reads")
             block = self.cache.setdefault(block_id, [POISON] * self.block_size)
             block[position % self.block_size] = slot
 

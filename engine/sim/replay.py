@@ -1,7 +1,8 @@
 """A decision log, told to a new scheduler: the same calls at the same times must give the same plans.
 
-Tokens are made up, as the log has none: each is 0, and 1 where the log says that a token ended its output. A plan that
-differs is reported, not raised; lines that make no sense raise ReplayError with their number.
+Tokens are made up, as the log has none: each is 0, and 1 where the log says that a token ended its output. Where it
+says which blocks of tokens are the same, the last token of a block tells them apart. A plan that differs is reported,
+not raised; lines that make no sense raise ReplayError with their number.
 """
 
 from collections import abc
@@ -23,6 +24,7 @@ from engine.sim.log_lines import check_header, check_line, parse_line
 START = Nanos(0)
 TOKEN = 0
 STOP_TOKEN = 1
+FIRST_BLOCK_TOKEN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +145,33 @@ class _Replayer:
         return True
 
     def add(self, line: Json, now: Nanos) -> None:
-        self.scheduler.add(request_from_json(line["request"]), now)
+        self.scheduler.add(request_from_json(line["request"], self.scheduler.config.block_size), now)
 
     def commit(self, line: Json, now: Nanos) -> None:
         if self.plan is None or self.plan.step_id != line["step"]:
             raise ValueError(f"commits step {line['step']}, which is not the last plan's")
-        lengths, ended, errors, proposed = (_by_row(line, name) for name in ("lengths", "ended", "errors", "proposed"))
+        lengths, ended, errors = (_by_row(line, name) for name in ("lengths", "ended", "errors"))
+        blocks, proposed = _by_row(line, "blocks"), _by_row(line, "proposed")
         accepted = {
             row: _token_ids(lengths.get(row, 1), ended.get(row))
             for row, samples in zip(self.plan.rows, self.plan.samples, strict=True)
             if samples and row not in errors
         }
+        num_tokens = {seq.row: seq.num_tokens for seq in self.scheduler.open_sequences} if blocks else {}
+        for row, numbers in blocks.items():
+            accepted[row] = self._marked(accepted[row], num_tokens[row], numbers)
         copies = tuple(map(CopyId, line.get("copies", ())))
         output = StepOutput(self.plan.step_id, accepted, errors=errors, completed_copies=copies, proposed=proposed)
         self.plan = None
         self.scheduler.commit(output, now)
+
+    def _marked(self, token_ids: tuple[int, ...], num_before: int, numbers: abc.Sequence[int]) -> tuple[int, ...]:
+        """The tokens, which come after `num_before` others, with the last one of each block that they fill told."""
+        size, marked = self.scheduler.config.block_size, list(token_ids)
+        for index, number in zip(range(-(num_before + 1) % size, len(marked), size), numbers, strict=False):
+            if marked[index] != STOP_TOKEN:
+                marked[index] = FIRST_BLOCK_TOKEN + number
+        return tuple(marked)
 
 
 def _by_row(line: Json, name: str) -> dict[int, Any]:  # the values are those of the log
@@ -170,13 +184,13 @@ def _token_ids(num_tokens: int, num_until_stop: int | None) -> tuple[int, ...]:
     return (*(TOKEN,) * (num_until_stop - 1), STOP_TOKEN, *(TOKEN,) * (num_tokens - num_until_stop))
 
 
-def request_from_json(line: Json) -> Request:
+def request_from_json(line: Json, block_size: int) -> Request:
     """The request of a line, with made-up tokens."""
     salt = line.get("salt", "")
     return Request(
         generation_id=line["id"],
         path=tuple(PathNode(node_id, weight) for node_id, weight in line["path"]),
-        prompt_token_ids=cast("tuple[int, ...]", range(line["prompt"])),  # only its length is known
+        prompt_token_ids=_prompt(line["prompt"], line.get("blocks", ()), block_size),
         max_output_tokens=line["output"],
         arrived_at=Nanos(line["arrived_at"]),
         stop_token_ids=frozenset({STOP_TOKEN} if line.get("stops") else ()),
@@ -188,6 +202,18 @@ def request_from_json(line: Json) -> Request:
         policy_revision=line.get("policy_revision", 0),
         speculates=line.get("speculates", True),
     )
+
+
+def _prompt(num_tokens: int, blocks: abc.Sequence[int], block_size: int) -> tuple[int, ...]:
+    """Tokens of which only the number is known, and which blocks are the same."""
+    if not blocks:
+        return cast("tuple[int, ...]", range(num_tokens))  # nobody looks at them, so nobody lists them
+    if num_tokens // block_size != len(blocks):  # else a short line could ask for any amount of memory
+        raise ValueError(f"a prompt of {num_tokens} tokens has no {len(blocks)} full blocks of {block_size}")
+    token_ids = [TOKEN] * num_tokens
+    for index, number in zip(range(block_size - 1, num_tokens, block_size), blocks, strict=True):
+        token_ids[index] = FIRST_BLOCK_TOKEN + number
+    return tuple(token_ids)
 
 
 def _prices(line: Json) -> Prices:

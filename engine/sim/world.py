@@ -50,7 +50,8 @@ class World:
         self, replicas: abc.Sequence[Replica], line: CostLine, recorder: Records, tenancy: Tenancy = NO_RECORDS
     ) -> None:
         self._recorder = recorder
-        self._requests = Requests(tenancy)
+        shares_prefixes = any(replica.scheduler.config.enable_prefix_caching for replica in replicas)
+        self._requests = Requests(tenancy, shares_prefixes=shares_prefixes)
         self._observers = [Observer(index, recorder, replica.meter) for index, replica in enumerate(replicas)]
         self.engines = [
             SimulatedEngine(replica.scheduler, line, observer, replica.leap)

@@ -19,7 +19,16 @@ from gateway.store.teams import (
 )
 
 FIELD = "team"
-WRITABLE = frozenset({"display_name", "state", "default_priority_class", "priority_class_grants", "durable_usage"})
+WRITABLE = frozenset(
+    {
+        "display_name",
+        "state",
+        "default_priority_class",
+        "priority_class_grants",
+        "durable_usage",
+        "shares_prefix_cache",
+    }
+)
 
 
 class Teams:
@@ -102,7 +111,8 @@ def edited_team(current: TeamSettings, message: pb.Team, fields: frozenset[str])
     if "priority_class_grants" in fields:
         class_grants = parse_class_grants(message.priority_class_grants, f"{FIELD}.priority_class_grants")
     durable_usage = message.durable_usage if "durable_usage" in fields else current.durable_usage
-    return TeamSettings(display_name, state, default_class, class_grants, durable_usage)
+    shares = message.shares_prefix_cache if "shares_prefix_cache" in fields else current.shares_prefix_cache
+    return TeamSettings(display_name, state, default_class, class_grants, durable_usage, shares)
 
 
 def _to_pb(record: Team) -> pb.Team:
@@ -120,4 +130,5 @@ def _to_pb(record: Team) -> pb.Team:
         default_priority_class=class_name(settings.default_class),
         priority_class_grants=map(class_name, settings.class_grants),
         durable_usage=settings.durable_usage,
+        shares_prefix_cache=settings.shares_prefix_cache,
     )

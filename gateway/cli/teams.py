@@ -41,6 +41,13 @@ DurableOption = Annotated[
         help="Whether callers hear of an end only when its usage is on disk. Default: no.",
     ),
 ]
+SharedOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--shares-prefix-cache/--no-shares-prefix-cache",
+        help="Whether prompts are computed once with those of the organization's other teams that share. Default: no.",
+    ),
+]
 COLUMNS: tuple[Column[pb.Team], ...] = (
     Column("TEAM", lambda team: short_name(team.name)),
     Column("DISPLAY NAME", lambda team: team.display_name or "-"),
@@ -48,6 +55,7 @@ COLUMNS: tuple[Column[pb.Team], ...] = (
     Column("DEFAULT CLASS", lambda team: short_name(team.default_priority_class)),
     Column("CLASSES", lambda team: ", ".join(map(short_name, team.priority_class_grants)) or "-"),
     Column("DURABLE USAGE", lambda team: "yes" if team.durable_usage else "no"),
+    Column("SHARES CACHE", lambda team: "yes" if team.shares_prefix_cache else "no"),
     Column("CREATED", lambda team: time_text(team, "create_time")),
 )
 
@@ -61,6 +69,7 @@ def create(
     default_class: ClassOption = None,
     grant_class: GrantOption = None,
     durable_usage: DurableOption = None,
+    shares_prefix_cache: SharedOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create a team, with a quota policy of weight 1 and no limits."""
@@ -70,6 +79,7 @@ def create(
         default_priority_class=class_name(default_class) if default_class else "",
         priority_class_grants=[class_name(item) for item in grant_class or ()],
         durable_usage=bool(durable_usage),
+        shares_prefix_cache=bool(shares_prefix_cache),
     )
     request = pb.CreateTeamRequest(parent=parent, team_id=team_id, team=fresh)
     print_one(admin.call(admin.stub.CreateTeam, request), COLUMNS, output)
@@ -120,6 +130,7 @@ def update(
     default_class: ClassOption = None,
     grant_class: GrantOption = None,
     durable_usage: DurableOption = None,
+    shares_prefix_cache: SharedOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Change a team. --grant-class replaces all of its grants. Requests of a suspended team are refused."""
@@ -139,6 +150,9 @@ def update(
     if durable_usage is not None:
         changed.durable_usage = durable_usage
         mask.paths.append("durable_usage")
+    if shares_prefix_cache is not None:
+        changed.shares_prefix_cache = shares_prefix_cache
+        mask.paths.append("shares_prefix_cache")
     if not mask.paths:
         raise UsageError("nothing to change: see evenflow teams update --help")
     request = pb.UpdateTeamRequest(team=changed, update_mask=mask)

@@ -111,6 +111,8 @@ class TeamRow(Base):
     class_grants: Mapped[list[str]] = mapped_column(ARRAY(Text))
     # Callers hear of an end only when its usage is on disk.
     durable_usage: Mapped[bool] = mapped_column(server_default=text("false"))
+    # The salt is the organization's, not its own.
+    shares_prefix_cache: Mapped[bool] = mapped_column(server_default=text("false"))
     revision: Mapped[int]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]

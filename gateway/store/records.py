@@ -16,6 +16,7 @@ from gateway.store.enums import Dimension, KeyScope, ReservationMode, State, Sto
 
 ANY = "-"  # in the parent of a list: every organization, every team
 DEFAULT_CLASS = "default"
+CACHE_SALT_BYTES = 32
 DEFAULT_POLICY = "default"
 
 IPNetwork = IPv4Network | IPv6Network
@@ -113,7 +114,8 @@ class Organization:
 class TeamSettings:
     """`class_grants` are the classes that keys may ask for, beside the default one, which they always may.
 
-    With `durable_usage` a caller hears of the end of a generation only when its usage is on disk.
+    With `durable_usage` a caller hears of the end of a generation only when its usage is on disk. With
+    `shares_prefix_cache` prompts share what they begin with also among teams of the organization that have it, too.
     """
 
     display_name: str = ""
@@ -121,6 +123,7 @@ class TeamSettings:
     default_class: str = DEFAULT_CLASS
     class_grants: tuple[str, ...] = ()
     durable_usage: bool = False
+    shares_prefix_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Owns the entries and how a newer snapshot comes from an older one. Does no I/O (
 can be used without a wait. Entries hold each other, not ids: a key's team is the team of the same revision.
 """
 
+import hashlib
 from collections import abc
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,7 +18,15 @@ from gateway.store.enums import KeyScope, ReservationMode, State, StoreLossActio
 from gateway.store.identity_snapshot import ChangedIdentity, IdentitySnapshot, advance_identity
 from gateway.store.models import ApiKeyRow, OrganizationRow, PriorityClassRow, QuotaPolicyRow, TeamRow
 from gateway.store.quota_parts import grants_of, settings_of
-from gateway.store.records import IPNetwork, KeySecret, QuotaBudget, QuotaCost, QuotaGrant, QuotaLimit
+from gateway.store.records import (
+    CACHE_SALT_BYTES,
+    IPNetwork,
+    KeySecret,
+    QuotaBudget,
+    QuotaCost,
+    QuotaGrant,
+    QuotaLimit,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -73,7 +82,8 @@ class OrganizationRecord:
 
 @dataclass(frozen=True, slots=True)
 class TeamRecord:
-    """A tenant. `class_grants` always has the default class in it; `cache_salt` is 32 random bytes."""
+    """A tenant. `class_grants` always has the default class in it; `cache_salt` is 32 random bytes, or those that all
+    teams of the organization have that share what their prompts begin with."""
 
     id: UUID
     slug: str
@@ -240,12 +250,17 @@ def _team(row: TeamRow, policy: QuotaPolicyRow, organization: OrganizationRecord
         slug=row.slug,
         organization=organization,
         state=_state(row),
-        cache_salt=row.cache_salt,
+        cache_salt=_shared_salt(organization.id) if row.shares_prefix_cache else row.cache_salt,
         default_class=row.default_class,
         class_grants=frozenset({row.default_class, *row.class_grants}),
         policy=_policy(policy),
         has_durable_usage=row.durable_usage,
     )
+
+
+def _shared_salt(organization_id: UUID) -> bytes:
+    """Nobody's own: no random salt is a hash of this. It need not be secret, as no client can name a salt."""
+    return hashlib.blake2b(b"prefix cache of\0" + organization_id.bytes, digest_size=CACHE_SALT_BYTES).digest()
 
 
 def _state(row: OrganizationRow | TeamRow) -> State:

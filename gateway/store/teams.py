@@ -16,9 +16,8 @@ from gateway.store.models import ApiKeyRow, OrganizationRow, TeamRow
 from gateway.store.paths import organization_at, team_at, teams_with_paths
 from gateway.store.priority_classes import require_classes
 from gateway.store.quota_policies import default_policy_row
-from gateway.store.records import ANY, Edit, Page, ResourcePath, Team, TeamSettings, etag_of
+from gateway.store.records import ANY, CACHE_SALT_BYTES, Edit, Page, ResourcePath, Team, TeamSettings, etag_of
 
-CACHE_SALT_BYTES = 32
 FIELDS: Fields = {
     "name": Field(
         literal("organizations/") + OrganizationRow.slug + "/teams/" + TeamRow.slug,
@@ -169,13 +168,14 @@ async def _require_classes(tx: ChangeTransaction, settings: TeamSettings) -> Non
 
 def _settings(row: TeamRow) -> TeamSettings:
     grants = tuple(row.class_grants)
-    return TeamSettings(row.display_name, State(row.state), row.default_class, grants, row.durable_usage)
+    flags = row.durable_usage, row.shares_prefix_cache
+    return TeamSettings(row.display_name, State(row.state), row.default_class, grants, *flags)
 
 
 def _write(row: TeamRow, settings: TeamSettings, tx: ChangeTransaction) -> None:
     row.display_name, row.state = settings.display_name, settings.state
     row.default_class, row.class_grants = settings.default_class, list(settings.class_grants)
-    row.durable_usage = settings.durable_usage
+    row.durable_usage, row.shares_prefix_cache = settings.durable_usage, settings.shares_prefix_cache
     row.revision, row.updated_at = tx.revision, tx.now
 
 

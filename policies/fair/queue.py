@@ -96,7 +96,8 @@ class Queue:
     def _arrival(self, seq: SequenceView) -> Arrival:
         arrival = self.arrivals.get(seq.arrival_index)
         if arrival is None:
-            size = int(seq.num_prompt_tokens + self.mean_output).bit_length()
+            num_uncached = seq.num_prompt_tokens - seq.num_cached_prompt_tokens
+            size = int(num_uncached + self.mean_output).bit_length()
             arrival = self.arrivals[seq.arrival_index] = Arrival(self.num_served, size)
         return arrival
 

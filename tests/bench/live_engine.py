@@ -27,20 +27,21 @@ from engine.plugins import load_preemption_policy, load_scheduling_policy
 from engine.server.backend import Backend, load_backend
 from engine.settings import read_settings
 
-POLL_S = 0.01
+POLL_S, NANOS_PER_S = 0.01, 1e9
 VICTIMS = {"fair": "over_served"}  # other policies lose the latest arrival
-NANOS_PER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request that is sent `at_s` after the start. Without `token_ids` its prompt's tokens are random."""
+    """A request that is sent `at_s` after the start. Without `token_ids` its prompt's tokens are random, but for the
+    first ones, which are `beginning`."""
 
     at_s: float
     tenant: str
     prompt: int
     output: int
     token_ids: tuple[int, ...] = ()
+    beginning: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -259,11 +260,12 @@ class LiveEngine:
 
     def _request(self, job: Job, rng: random.Random) -> Request:
         self._num_requests += 1
-        size = self.backend.model.vocabulary_size
+        size, num_drawn = self.backend.model.vocabulary_size, job.prompt - len(job.beginning)
         return Request(
             generation_id=f"{job.tenant}-{self._num_requests}",
             path=(PathNode("bench", 1.0), PathNode(job.tenant, 1.0)),
-            prompt_token_ids=job.token_ids or tuple(rng.randrange(1000, size) for _ in range(job.prompt)),
+            prompt_token_ids=job.token_ids
+            or job.beginning + tuple(rng.randrange(1000, size) for _ in range(num_drawn)),
             max_output_tokens=job.output,
             arrived_at=Nanos(0),
             sampling=SamplingParams(temperature=0.0),

@@ -50,6 +50,7 @@ organizations:
         default_class: batch
         classes: [nightly]
         durable_usage: true
+        shares_prefix_cache: true
         quota:
           weight: 2.5
           mode: borrow

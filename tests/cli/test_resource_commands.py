@@ -47,6 +47,21 @@ async def test_team_is_created_and_listed_by_organization(command_line: CommandL
     assert len(of_all) == 2
 
 
+async def test_administrators_say_which_teams_share_their_prefix_cache(command_line: CommandLine):
+    await make_team(command_line)
+    created = await command_line("teams", "create", "acme/ads", "--shares-prefix-cache", "-o", "json")
+    teams = [created.json()]
+    for arguments in (
+        ["search", "--shares-prefix-cache"],
+        ["ads", "--display-name", "Ads"],
+        ["ads", "--no-shares-prefix-cache"],
+    ):
+        updated = await command_line("teams", "update", f"acme/{arguments[0]}", *arguments[1:], "-o", "json")
+        teams.append(updated.json())
+
+    assert [team["shares_prefix_cache"] for team in teams] == [True, True, True, False]
+
+
 async def test_full_resource_names_are_taken_as_well(command_line: CommandLine):
     await make_team(command_line)
 

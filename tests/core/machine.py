@@ -58,7 +58,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         request = make_request(
             f"g{number}",
             tenant=shape.tenant,
-            prompt=[(number * 31 + position) % 97 for position in range(1 + int(shape.prompt_part * max_tokens))],
+            prompt=shape.prompt(number, 1 + int(shape.prompt_part * max_tokens)),
+            cache_salt=shape.salt,
             max_output_tokens=1 + int(shape.output_part * max_tokens),
             arrived_at=self.driver.now,
             sampling=SamplingParams(seed=number),

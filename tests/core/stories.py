@@ -68,6 +68,8 @@ def check_nothing_is_left(driver: Driver) -> None:
     assert scheduler.lifecycle.policy.select(()) is None
     assert scheduler.next_expiry() is None
     assert scheduler.policy_fault is None
+    scheduler.lifecycle.blocks.forget_cached()
+    assert len(list(scheduler.lifecycle.blocks.pool.free_ids)) == scheduler.config.num_device_blocks
 
 
 def check_accounts(driver: Driver, charged: abc.Iterable[Service]) -> None:
@@ -77,10 +79,14 @@ def check_accounts(driver: Driver, charged: abc.Iterable[Service]) -> None:
     for field in ("num_prompt_tokens", "num_output_tokens", "num_recomputed_tokens"):
         service_field = "num_prefill_tokens" if field == "num_prompt_tokens" else field
         used = sum(getattr(end.usage, field) for end in ends)
+        if field == "num_prompt_tokens":  # what was found is charged to nobody
+            used -= sum(end.usage.num_cached_prompt_tokens for end in ends)
         assert used == sum(getattr(service, service_field) for service in charged)
         assert used == sum(getattr(tenant, service_field) for tenant in driver.scheduler.stats().tenants)
     totals = driver.scheduler.stats().totals
     assert totals.num_drafted_tokens == sum(end.usage.num_drafted_tokens for end in ends)
     assert totals.num_accepted_tokens == sum(end.usage.num_accepted_tokens for end in ends)
+    found = sum(end.usage.num_cached_prompt_tokens for end in ends)
+    assert found == sum(tenant.num_found_tokens for tenant in driver.scheduler.stats().tenants)
     borrowed = sum(service.num_prefill_tokens + service.num_output_tokens for service in charged if service.is_borrowed)
     assert borrowed == sum(tenant.num_borrowed_tokens for tenant in driver.scheduler.stats().tenants)

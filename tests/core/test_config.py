@@ -61,8 +61,10 @@ CHANGES: dict[str, object] = {
     "link_share": 0.1,
     "target_step_ms": 9.0,
     "num_draft_tokens": 3,
+    "enable_prefix_caching": True,
 }
 DRAFT_CHANGES: dict[str, object] = {"max_drafting_seqs": 2, "min_draft_acceptance": 0.9, "draft_token_ns": 1.0}
+OF_THE_CACHE: dict[str, object] = {"cache_min_share": 0.5, "cache_max_share": 0.3}
 
 
 def test_equal_settings_give_equal_plans():
@@ -79,6 +81,21 @@ def test_every_setting_of_drafts_changes_a_plan(setting: str, value: object):
     assert plans(num_draft_tokens=3) != plans(num_draft_tokens=3, **{setting: value})
 
 
+@pytest.mark.parametrize(("setting", "value"), OF_THE_CACHE.items())
+def test_every_setting_of_the_cache_changes_what_is_evicted(setting: str, value: object):
+    limits = {"num_device_blocks": 20, "enable_prefix_caching": True, "cache_min_share": 0.0}
+    found = []
+    for fields in ({}, {setting: value}):
+        driver = Driver(make_scheduler(**{**limits, **fields}))
+        flood = [("b", [number, *range(23)]) for number in range(5)]
+        for tenant, prompt in (("a", range(32)), *flood, ("a", range(32))):
+            driver.add(make_request(tenant=tenant, prompt=prompt, max_output_tokens=1))
+            driver.run()
+        found.append(driver.scheduler.stats().totals.num_found_tokens)
+
+    assert found[0] != found[1]
+
+
 def test_without_chunked_prefill_no_prompt_is_computed_in_parts():
     limits = {"max_num_seqs": 2, "max_num_batched_tokens": 256, "max_model_len": 256, "num_device_blocks": 128}
     first_steps = []
@@ -91,7 +108,7 @@ def test_without_chunked_prefill_no_prompt_is_computed_in_parts():
 
 
 def test_every_setting_is_covered_above():
-    covered = {*CHANGES, *DRAFT_CHANGES, "enable_chunked_prefill"}
+    covered = {*CHANGES, *DRAFT_CHANGES, *OF_THE_CACHE, "enable_chunked_prefill"}
     assert {field.name for field in dataclasses.fields(SchedulerConfig)} == covered
 
 
@@ -110,6 +127,9 @@ def test_every_setting_is_covered_above():
         ({"num_host_blocks": -1}, "num_host_blocks"),
         ({"min_resident_steps": -1}, "min_resident_steps"),
         ({"max_preemptions": -1}, "max_preemptions"),
+        ({"cache_min_share": 1.5}, "cache_min_share"),
+        ({"cache_max_share": -0.1}, "cache_max_share"),
+        ({"cache_min_share": 0.5, "cache_max_share": 0.4}, "cache_min_share .* cache_max_share"),
         ({"link_share": 0.0}, "link_share"),
         ({"link_share": float("nan")}, "link_share"),
         ({"target_step_ms": -1.0}, "target_step_ms"),

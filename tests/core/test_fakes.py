@@ -43,7 +43,7 @@ def test_a_prompt_computed_in_chunks_gives_the_undisturbed_output():
         ("was never started", make_plan((0, 0, 6, True))),
         ("was never started", make_plan((0, 0, 6, True), started=(start_row(),), stopped=(3,))),
         ("still taken", make_plan((0, 0, 6, True), started=(start_row(), start_row()))),
-        ("share a block", make_plan((0, 0, 6, True), started=(start_row(), start_row(1, block_ids=(1, 2))))),
+        ("which another row reads", make_plan((0, 0, 6, True), started=(start_row(), start_row(1, block_ids=(1, 2))))),
         ("has no block", make_plan((0, 0, 6, True), started=(start_row(block_ids=(0,)),))),
         ("samples=False", make_plan((0, 0, 6, False), started=(start_row(),))),
         ("samples=True", make_plan((0, 0, 5, True), started=(start_row(),))),

@@ -101,7 +101,7 @@ def miscount_a_tenant(scheduler: Scheduler) -> None:
     ("tamper", "message"),
     [
         (leak_a_block, "0 uses, 1 references"),
-        (share_a_written_block, "is in 2 tables that write it"),
+        (share_a_written_block, "is in 2 tables, and"),
         (free_a_used_block, "1 uses, 0 references"),
         (list_a_free_block_twice, "device block 20: 0 uses, 2 times free"),
         (lose_a_row, "of 2"),

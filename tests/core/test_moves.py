@@ -2,7 +2,7 @@
 
 from engine.core.events import Admitted, DispatchReason, Move, MoveKind, Preempted, Resumed
 from engine.core.policy import Concession
-from engine.core.sequence import MAX_MOVES, Timeline
+from engine.core.timeline import MAX_MOVES, Timeline
 from engine.core.types import Nanos, PauseReason
 from tests.builders import Driver, make_request
 from tests.core.scripted import Scripted, end_copies, make_driver

@@ -79,14 +79,25 @@ class TestShared:
 
         assert [copy.device_block_ids for copy in plan.copies] == [(2, 3)]
 
-    @pytest.mark.parametrize("shared", [(2,), (3,)])
-    def test_too_few_movable_blocks_are_left_alone(self, shared: tuple[int, ...]):
-        driver = self.driver(*shared)
+    def test_too_few_movable_blocks_are_left_alone(self):
+        driver = self.driver(2)
         plan = driver.plan()
 
         assert plan.copies == ()
         assert plan.rows
         assert status_of(driver, "a") is SequenceStatus.RUNNING
+
+    @pytest.mark.parametrize(
+        ("shared", "status"), [((3,), "waiting"), ((1, 2, 3), "running"), ((0, 1, 2, 3), "running")]
+    )
+    def test_what_cannot_be_moved_is_dropped_if_enough_of_it_is_nobody_elses(
+        self, shared: tuple[int, ...], status: str
+    ):
+        driver = self.driver(*shared)
+        plan = driver.plan()
+
+        assert plan.copies == ()
+        assert status_of(driver, "a") is SequenceStatus(status)
 
 
 class TestPrices:

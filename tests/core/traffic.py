@@ -99,6 +99,9 @@ def limits(draw: st.DrawFn) -> dict[str, object]:
         "max_drafting_seqs": draw(st.sampled_from([1, 32, 32])),
         "min_draft_acceptance": draw(st.sampled_from([0.0, 0.0, 0.3])),
         "draft_token_ns": draw(st.sampled_from([0.0, 0.0, 50_000.0])),
+        "enable_prefix_caching": draw(st.booleans()),
+        "cache_min_share": draw(st.sampled_from([0.0, 0.2])),
+        "cache_max_share": draw(st.sampled_from([0.3, 1.0])),
         **draw(swap_limits()),
     }
 
@@ -131,6 +134,13 @@ class Shape:
     queue_deadline: int | None = None
     stop_token_ids: frozenset[int] = frozenset()
     speculates: bool = True
+    text: int | None = None
+    salt: bytes = b""
+
+    def prompt(self, number: int, num_tokens: int) -> list[int]:
+        """The tokens of request `number`: two of one text are alike as far as both go, but for the last token."""
+        first = number if self.text is None else 1_000 + self.text
+        return [(first * 31 + position) % 97 for position in range(num_tokens - 1)] + [number % 97]
 
 
 TENANTS = st.sampled_from("abc")
@@ -148,4 +158,6 @@ ANY = st.builds(
     queue_deadline=st.none() | st.integers(0, 30),
     stop_token_ids=st.frozensets(st.integers(0, 96), max_size=3),
     speculates=st.sampled_from([True, True, False]),
+    text=st.none() | st.integers(0, 1),
+    salt=st.sampled_from([b"", b"", b"public"]),
 )

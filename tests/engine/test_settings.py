@@ -173,12 +173,16 @@ def test_every_knob_of_preemption_and_admission_reaches_the_scheduler():
         "target_step_ms": "80",
         "admission_reserve": "whole",
         "growth_reserve_tokens": "5",
+        "enable_prefix_caching": False,
+        "cache_min_share": "0.1",
+        "cache_max_share": "0.6",
     }
     config = resolve(settings(**flags), MODEL, CPU, CPU)
     assert config.preemption_mode is PreemptionChoice.SWAP
     assert config.admission_reserve is AdmissionReserve.WHOLE
     assert (config.partial_swap, config.min_resident_steps, config.max_preemptions) == (False, 3, 9)
     assert (config.link_share, config.target_step_ms, config.growth_reserve_tokens) == (0.5, 80.0, 5)
+    assert (config.enable_prefix_caching, config.cache_min_share, config.cache_max_share) == (False, 0.1, 0.6)
 
 
 def test_open_step_size_follows_the_other_settings():

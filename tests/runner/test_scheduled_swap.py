@@ -162,6 +162,34 @@ def test_tenants_that_take_turns_get_what_they_get_alone(model, expected, mode, 
         assert stats.num_swaps > 0
 
 
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())
+def test_prompts_that_begin_alike_share_blocks_and_say_what_they_say_alone(model, mode):
+    beginning = make_request(11).prompt_token_ids[:24]
+    requests = []
+    for index in range(10):
+        request = make_request(index)
+        prompt = (*beginning[: 8 * (index % 4)], *request.prompt_token_ids[:30])
+        requests.append(replace(request, prompt_token_ids=prompt))
+    alone = {}
+    for request in requests:
+        served = Served(model, 1000)
+        served.add(request)
+        alone |= served.run()
+    served = Served(model, 3, enable_prefix_caching=True, **mode)
+    for request in requests:
+        served.add(request)
+        served.step()
+
+    assert served.run() == alone
+    assert served.stats.totals.num_found_tokens > 0
+    again = Served(model, 1000, enable_prefix_caching=True, num_device_blocks=100)
+    for _ in range(2):  # at the second time all of it is there but for the last block
+        again.add(replace(requests[3], generation_id=f"r{len(again.outputs)}"))
+        again.run()
+    assert again.outputs == {"r0": alone["r3"], "r1": alone["r3"]}
+    assert again.stats.totals.num_found_tokens >= len(requests[3].prompt_token_ids) - BLOCK_SIZE - 1
+
+
 @pytest.mark.parametrize("mode", [MODES["recompute"], MODES["partial swap"]], ids=["recompute", "partial swap"])
 def test_default_model_says_the_same_however_often_its_requests_take_turns(default_model, mode):
     requests = [replace(make_request(index), sampling=SamplingParams(temperature=0.0)) for index in (1, 2, 4, 5)]

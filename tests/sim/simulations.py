@@ -2,7 +2,7 @@
 
 import random
 from collections import abc
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.core import invariants
 from engine.core.config import SchedulerConfig
@@ -69,6 +69,14 @@ def random_traffic(
             )
         )
     return arrivals
+
+
+def with_prefixes(arrivals: abc.Iterable[Arrival]) -> list[Arrival]:
+    """The same, but every prompt begins like that of each third request, with pieces of eight tokens."""
+    return [
+        replace(arrival, prefix_ids=(0, number % 3, 10 + number % 3, 100 + number), prefix_block_size=8)
+        for number, arrival in enumerate(arrivals)
+    ]
 
 
 @dataclass

@@ -44,6 +44,23 @@ def test_a_load_stretches_the_traffic_and_says_so():
     assert any(note.startswith("time stretched") for note in notes)
 
 
+def test_prompts_that_begin_alike_are_computed_once_where_that_is_asked_for(tmp_path: Path):
+    trace = tmp_path / "rows.jsonl"
+    rows = [
+        {"timestamp": 2000 * at, "input_length": 80, "output_length": 4, "hash_ids": [7, at], "block_size": 64}
+        for at in range(10)
+    ]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    totals = []
+    for flags in ((), ("--enable-prefix-caching",)):
+        result = invoke("run", "--trace", str(trace), "--policy", "fair", "--json", "-", *SMALL, *flags)
+        assert result.exit_code == 0, result.output
+        tenants = json.loads(result.stdout)["runs"][0]["tenants"]
+        totals.append(sum(tenant["num_cached_tokens"] for tenant in tenants))
+
+    assert totals == [0, 9 * 64]
+
+
 def test_a_decision_log_replays(tmp_path: Path):
     log = tmp_path / "decisions.jsonl"
     arguments = ("--generate", TRAFFIC, "--policy", "vtc", "--decision-log", str(log), *SMALL)

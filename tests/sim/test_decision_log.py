@@ -17,8 +17,8 @@ from engine.sim.service_meter import meter
 from engine.sim.world import Replica, World
 from policies.fcfs import Fcfs
 from tests.builders import make_request
-from tests.fakes import ReferenceRunner
-from tests.sim.simulations import LINE, make_config, random_traffic
+from tests.fakes import ReferenceRunner, expected_output
+from tests.sim.simulations import LINE, make_config, random_traffic, with_prefixes
 
 CHOICES = PolicyChoice("fair", {}), PolicyChoice("over_served", {})
 
@@ -46,6 +46,57 @@ def test_a_log_replays_to_the_same_plans(scheduling: str):
 
     assert report.is_identical
     assert report.num_plans == report.num_equal > 100
+
+
+@pytest.mark.parametrize("scheduling", ["fcfs", "fair"])
+def test_a_log_of_an_engine_that_shares_prefixes_replays_to_the_same_plans(scheduling: str):
+    file = io.StringIO()
+    limits = {"num_device_blocks": 40, "num_host_blocks": 20, "enable_prefix_caching": True}
+    scheduler, policy = recorded(file, scheduling, **limits)
+    World([Replica(scheduler, policy)], LINE, Samples()).run(with_prefixes(random_traffic(4, 50, rate=12.0)))
+
+    report = replay(file.getvalue().splitlines())
+
+    assert report.is_identical
+    assert report.num_plans == report.num_equal > 100
+    assert scheduler.stats().totals.num_found_tokens > 100
+
+
+def test_turns_of_a_conversation_are_found_again_in_a_replay():
+    file = io.StringIO()
+    scheduler, _ = recorded(file, block_size=4, enable_prefix_caching=True)
+    runner = ReferenceRunner(4)
+    prompt, stop = list(range(9)), frozenset(range(0, 97, 9))
+    for turn in range(6):
+        request = make_request(f"g{turn}", prompt=prompt, max_output_tokens=15, stop_token_ids=stop)
+        scheduler.add(request, Nanos(1000 * turn))
+        run_steps(scheduler, 40, since=1000 * turn + 10, runner=runner)
+        prompt += [*expected_output(request), turn]
+
+    assert replay(file.getvalue().splitlines()).is_identical
+    assert scheduler.stats().totals.num_found_tokens > 60
+
+
+def test_no_block_of_a_log_can_be_told_from_its_tokens():
+    texts = []
+    for _ in range(2):
+        file = io.StringIO()
+        scheduler, _ = recorded(file, block_size=4, enable_prefix_caching=True)
+        scheduler.add(make_request("g", prompt=range(9), cache_salt=b"public"), Nanos(0))
+        texts.append(json.loads(file.getvalue().splitlines()[1])["request"]["blocks"])
+
+    assert len(texts[0]) == len(texts[1]) == 2
+    assert not set(texts[0]) & set(texts[1])
+
+
+def test_a_log_whose_blocks_do_not_fit_its_prompts_is_refused():
+    file = io.StringIO()
+    scheduler, _ = recorded(file, block_size=4, enable_prefix_caching=True)
+    scheduler.add(make_request("g", prompt=range(9)), Nanos(0))
+    header, line = file.getvalue().splitlines()
+
+    with pytest.raises(ReplayError, match="line 2: a prompt of 10000000000 tokens has no 2 full blocks"):
+        replay([header, line.replace('"prompt":9', '"prompt":10000000000')])
 
 
 def test_every_command_is_replayed():

@@ -7,7 +7,7 @@ from engine.sim.traffic.row import Arrival
 from policies.fair import Fair
 from policies.fcfs import Fcfs
 from policies.vtc import Vtc
-from tests.sim.simulations import Simulation, make_simulation, random_traffic
+from tests.sim.simulations import Simulation, make_simulation, random_traffic, with_prefixes
 
 POLICIES = {"fcfs": Fcfs, "vtc": Vtc, "fair": Fair}
 
@@ -36,6 +36,21 @@ def test_decisions_are_the_same_with_and_without_leaps(policy: str, rate: float,
     check_equal(stepped, leaping)
     assert leaping.num_leaps > 0
     assert len(leaping.plans) < len(stepped.plans)
+
+
+@pytest.mark.parametrize("num_device_blocks", [40, 400])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_decisions_are_the_same_where_prompts_share_what_they_begin_with(policy: str, num_device_blocks: int):
+    results = []
+    for leaps in (False, True):
+        fields = {"num_device_blocks": num_device_blocks, "num_host_blocks": 16, "enable_prefix_caching": True}
+        simulation = make_simulation(POLICIES[policy](), leaps=leaps, **fields)
+        simulation.run(with_prefixes(random_traffic(2, rate=12.0)))
+        results.append(simulation)
+
+    check_equal(*results)
+    assert results[1].num_leaps > 0
+    assert results[1].scheduler.stats().totals.num_found_tokens > 100
 
 
 def test_counters_are_the_same_to_the_last_bit_with_weights_that_round():

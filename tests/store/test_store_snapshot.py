@@ -183,6 +183,25 @@ async def test_the_snapshot_says_everything_that_a_request_is_decided_on(databas
     assert len(record.team.cache_salt) == 32
 
 
+async def test_teams_have_one_salt_only_where_both_share_in_one_organization(database: Database) -> None:
+    acme, zeta = await make_organization(database, "acme"), await make_organization(database, "zeta")
+    names = {}
+    for organization, name in ((acme, "a"), (acme, "b"), (acme, "own"), (zeta, "z")):
+        team = await make_team(database, organization, name)
+        key = await make_key(database, team)
+        names[name] = key.path.api_key
+        if name != "own":
+            change = make_change()
+            await update_team(database, change, team.path, lambda old: replace(old, shares_prefix_cache=True))
+
+    snapshot = await TenancyCache(database).refresh()
+
+    salts = {name: snapshot.keys[public_id].team.cache_salt for name, public_id in names.items()}
+    assert salts["a"] == salts["b"]
+    assert len(set(salts.values())) == 3
+    assert {len(salt) for salt in salts.values()} == {32}
+
+
 async def test_a_platform_key_has_no_team(database: Database) -> None:
     settings = ApiKeySettings(scopes=(KeyScope.ADMIN,))
     await create_key(database, make_change(), ResourcePath(None, None, "platform0000"), settings, make_secret())

@@ -39,4 +39,8 @@ BlockSize = Annotated[int, typer.Option("--block-size", min=1)]
 DeviceBlocks = Annotated[int, typer.Option("--num-device-blocks", min=1)]
 HostBlocks = Annotated[int, typer.Option("--num-host-blocks", min=0)]
 Context = Annotated[int, typer.Option("--max-model-len", min=1)]
+PrefixCaching = Annotated[
+    bool,
+    typer.Option("--enable-prefix-caching", help="Share what prompts of one tenant begin with, where a trace says."),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Of everything that is drawn.")]

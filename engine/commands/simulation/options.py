@@ -38,6 +38,7 @@ class EngineSize:
     num_host_blocks: int
     max_model_len: int
     preemption_mode: str
+    enable_prefix_caching: bool = False
 
     def config(self) -> SchedulerConfig:
         """Raises ScenarioError, naming the setting that is out of range."""
@@ -53,6 +54,7 @@ class EngineSize:
                 num_host_blocks=self.num_host_blocks,
                 max_model_len=self.max_model_len,
                 preemption_mode=PreemptionChoice(self.preemption_mode),
+                enable_prefix_caching=self.enable_prefix_caching,
             )
         except ValueError as error:
             raise ScenarioError(str(error)) from None

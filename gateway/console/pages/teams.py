@@ -22,7 +22,8 @@ from gateway.errors import GatewayError
 from gateway.store.records import DEFAULT_CLASS, ResourcePath
 
 KEYS_PER_PAGE = 50
-EDITED = ("display_name", "default_priority_class", "priority_class_grants", "durable_usage")
+FLAGS = ("durable_usage", "shares_prefix_cache")
+EDITED = ("display_name", "default_priority_class", "priority_class_grants", *FLAGS)
 FIELD_BY_PATH = {
     "team_id": "id",
     "team.display_name": "display_name",
@@ -90,8 +91,7 @@ async def ask_for_changes(visit: Visit) -> Response:
         "classes": [name.rpartition("/")[2] for name in team.priority_class_grants],
         "etag": [team.etag],
     }
-    if team.durable_usage:
-        values["durable_usage"] = ["on"]
+    values |= {name: ["on"] for name in FLAGS if getattr(team, name)}
     return await _edit(visit, Form(values))
 
 
@@ -135,6 +135,7 @@ def _message(form: Form) -> pb.Team:
         default_priority_class=_class_name(form.text("default_class")),
         priority_class_grants=map(_class_name, form.all("classes")),
         durable_usage=form.is_on("durable_usage"),
+        shares_prefix_cache=form.is_on("shares_prefix_cache"),
     )
 
 

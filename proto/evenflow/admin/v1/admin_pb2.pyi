@@ -302,6 +302,7 @@ class Team(_message.Message):
     DEFAULT_PRIORITY_CLASS_FIELD_NUMBER: _builtins.int
     PRIORITY_CLASS_GRANTS_FIELD_NUMBER: _builtins.int
     DURABLE_USAGE_FIELD_NUMBER: _builtins.int
+    SHARES_PREFIX_CACHE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     uid: _builtins.str
     display_name: _builtins.str
@@ -311,6 +312,10 @@ class Team(_message.Message):
     """`priorityClasses/{class}`; the one used when a request names none."""
     durable_usage: _builtins.bool
     """A caller hears of the end of a generation only when its usage is on disk."""
+    shares_prefix_cache: _builtins.bool
+    """Prompts of this team and of all others of its organization that have this set are computed once where they begin
+    alike. What one of them has sent lately can then be told by others from how soon an answer begins.
+    """
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -338,10 +343,11 @@ class Team(_message.Message):
         default_priority_class: _builtins.str = ...,
         priority_class_grants: _abc.Iterable[_builtins.str] | None = ...,
         durable_usage: _builtins.bool = ...,
+        shares_prefix_cache: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "expire_time", b"expire_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "default_priority_class", b"default_priority_class", "delete_time", b"delete_time", "display_name", b"display_name", "durable_usage", b"durable_usage", "etag", b"etag", "expire_time", b"expire_time", "name", b"name", "priority_class_grants", b"priority_class_grants", "state", b"state", "uid", b"uid", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "default_priority_class", b"default_priority_class", "delete_time", b"delete_time", "display_name", b"display_name", "durable_usage", b"durable_usage", "etag", b"etag", "expire_time", b"expire_time", "name", b"name", "priority_class_grants", b"priority_class_grants", "shares_prefix_cache", b"shares_prefix_cache", "state", b"state", "uid", b"uid", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -238,7 +238,7 @@ class StartGeneration(_message.Message):
     generation_id: _builtins.str
     """The gateway's UUIDv7."""
     cache_salt: _builtins.bytes
-    """Keeps prefix hits inside the tenant."""
+    """Prefix hits stay among requests of one salt. Empty: inside the tenant."""
     max_output_tokens: _builtins.int
     grant_output_tokens: _builtins.int
     """Output tokens allowed at first. Unset: max_output_tokens."""
@@ -1229,6 +1229,12 @@ class GetStatsResponse(_message.Message):
     SPECULATION_FIELD_NUMBER: _builtins.int
     DRAFT_MODEL_FIELD_NUMBER: _builtins.int
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
+    SHAREABLE_DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
+    CACHED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    EVICTED_BLOCKS_FIELD_NUMBER: _builtins.int
+    PREFIX_CACHING_FIELD_NUMBER: _builtins.int
+    CACHED_HOST_BLOCKS_FIELD_NUMBER: _builtins.int
     scheduling_policy: _builtins.str
     preemption_policy: _builtins.str
     running: _builtins.int
@@ -1281,6 +1287,18 @@ class GetStatsResponse(_message.Message):
     """The name of the model that does. Empty: none."""
     num_draft_tokens: _builtins.int
     """Most of them for one sequence and step."""
+    cached_device_blocks: _builtins.int
+    """Device blocks that nobody uses and that are kept for prompts that begin alike. They are among the free ones."""
+    shareable_device_blocks: _builtins.int
+    """Device blocks that prompts may share, those included that are in use."""
+    cached_prompt_tokens: _builtins.int
+    """Prompt tokens that were found in the cache and not computed, since the engine began."""
+    evicted_blocks: _builtins.int
+    """Cached blocks that made room for others, since the engine began."""
+    prefix_caching: _builtins.bool
+    """Whether prompts that begin alike share what they have in common."""
+    cached_host_blocks: _builtins.int
+    """Host blocks that nobody uses and that are kept for the same prompts. They are among the free ones."""
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantStats]: ...
     @_builtins.property
@@ -1332,10 +1350,16 @@ class GetStatsResponse(_message.Message):
         speculation: _builtins.str = ...,
         draft_model: _builtins.str = ...,
         num_draft_tokens: _builtins.int = ...,
+        cached_device_blocks: _builtins.int = ...,
+        shareable_device_blocks: _builtins.int = ...,
+        cached_prompt_tokens: _builtins.int = ...,
+        evicted_blocks: _builtins.int = ...,
+        prefix_caching: _builtins.bool = ...,
+        cached_host_blocks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "_new_request_wait_ns", b"_new_request_wait_ns", "gap_bound", b"gap_bound", "new_request_wait_ns", b"new_request_wait_ns", "prices", b"prices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "_new_request_wait_ns", b"_new_request_wait_ns", "accepted_draft_tokens", b"accepted_draft_tokens", "block_size", b"block_size", "draft_model", b"draft_model", "drafted_tokens", b"drafted_tokens", "draining", b"draining", "dropped_usage", b"dropped_usage", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "gap_bound", b"gap_bound", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "mean_step_ms", b"mean_step_ms", "metrics_address", b"metrics_address", "new_request_wait_ns", b"new_request_wait_ns", "num_device_blocks", b"num_device_blocks", "num_draft_tokens", b"num_draft_tokens", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "prices", b"prices", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "speculation", b"speculation", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "unacknowledged_usage", b"unacknowledged_usage", "uptime_s", b"uptime_s", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "_new_request_wait_ns", b"_new_request_wait_ns", "accepted_draft_tokens", b"accepted_draft_tokens", "block_size", b"block_size", "cached_device_blocks", b"cached_device_blocks", "cached_host_blocks", b"cached_host_blocks", "cached_prompt_tokens", b"cached_prompt_tokens", "draft_model", b"draft_model", "drafted_tokens", b"drafted_tokens", "draining", b"draining", "dropped_usage", b"dropped_usage", "evicted_blocks", b"evicted_blocks", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "gap_bound", b"gap_bound", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "mean_step_ms", b"mean_step_ms", "metrics_address", b"metrics_address", "new_request_wait_ns", b"new_request_wait_ns", "num_device_blocks", b"num_device_blocks", "num_draft_tokens", b"num_draft_tokens", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "prefix_caching", b"prefix_caching", "prices", b"prices", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "shareable_device_blocks", b"shareable_device_blocks", "speculation", b"speculation", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "unacknowledged_usage", b"unacknowledged_usage", "uptime_s", b"uptime_s", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gap_bound: _TypeAlias = _typing.Literal["gap_bound"]  # noqa: Y015
     _WhichOneofArgType__gap_bound: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound"]  # noqa: Y015
@@ -1450,6 +1474,8 @@ class TenantStats(_message.Message):
     DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
     SWAPPING_FIELD_NUMBER: _builtins.int
     NUM_PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    CACHED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_BLOCKS_FIELD_NUMBER: _builtins.int
     running: _builtins.int
     waiting: _builtins.int
     prefill_tokens: _builtins.int
@@ -1486,6 +1512,10 @@ class TenantStats(_message.Message):
     swapping: _builtins.int
     num_preemptions: _builtins.int
     """Times that a request lost blocks, by swap or by computing again."""
+    cached_prompt_tokens: _builtins.int
+    """Prompt tokens that were found in the cache: charged to nobody, and not among `prefill_tokens`."""
+    cached_blocks: _builtins.int
+    """Blocks that it computed, that nobody uses and that are kept."""
     @_builtins.property
     def path(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightedNode]: ...
     def __init__(
@@ -1514,10 +1544,12 @@ class TenantStats(_message.Message):
         device_blocks: _builtins.int = ...,
         swapping: _builtins.int = ...,
         num_preemptions: _builtins.int = ...,
+        cached_prompt_tokens: _builtins.int = ...,
+        cached_blocks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["borrowed_tokens", b"borrowed_tokens", "copied_blocks", b"copied_blocks", "copied_bytes", b"copied_bytes", "device_blocks", b"device_blocks", "lead", b"lead", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_swaps_in", b"num_swaps_in", "num_swaps_out", b"num_swaps_out", "output_tokens", b"output_tokens", "path", b"path", "paused", b"paused", "prefill_tokens", b"prefill_tokens", "recomputed_tokens", b"recomputed_tokens", "running", b"running", "served_work", b"served_work", "share", b"share", "standing", b"standing", "swapped", b"swapped", "swapping", b"swapping", "wait_ns", b"wait_ns", "waiting", b"waiting", "weight_share", b"weight_share"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["borrowed_tokens", b"borrowed_tokens", "cached_blocks", b"cached_blocks", "cached_prompt_tokens", b"cached_prompt_tokens", "copied_blocks", b"copied_blocks", "copied_bytes", b"copied_bytes", "device_blocks", b"device_blocks", "lead", b"lead", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_swaps_in", b"num_swaps_in", "num_swaps_out", b"num_swaps_out", "output_tokens", b"output_tokens", "path", b"path", "paused", b"paused", "prefill_tokens", b"prefill_tokens", "recomputed_tokens", b"recomputed_tokens", "running", b"running", "served_work", b"served_work", "share", b"share", "standing", b"standing", "swapped", b"swapped", "swapping", b"swapping", "wait_ns", b"wait_ns", "waiting", b"waiting", "weight_share", b"weight_share"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,35 @@
+"""A request as a line of the decision log has it. No text, and no tokens that text could be guessed from."""
+
+import hashlib
+from dataclasses import asdict
+from typing import Any
+
+from engine.core.types import Request
+
+DIGEST_BYTES = 8
+
+Json = dict[str, Any]  # any JSON object
+
+
+def request_to_json(request: Request) -> Json:
+    """The request without its tokens; what has its usual value is left out."""
+    line: Json = {
+        "id": request.generation_id,
+        "path": [[node.id, node.weight] for node in request.path],
+        "prompt": len(request.prompt_token_ids),
+        "output": request.max_output_tokens,
+        "arrived_at": request.arrived_at,
+        "priority_class": asdict(request.priority_class),
+    }
+    optional = ("deadline", "queue_deadline", "granted_output_tokens")
+    line |= {name: getattr(request, name) for name in optional if getattr(request, name) is not None}
+    if request.stop_token_ids or request.sampling.constraint is not None:
+        line["stops"] = True
+    line |= {} if request.speculates else {"speculates": False}
+    if request.sampling.num_prompt_logprobs is not None:  # it computes what others would find in the cache
+        line["scored"] = True
+    if request.policy_revision:
+        line["policy_revision"] = request.policy_revision
+    if request.cache_salt:  # that two are equal is all that matters
+        line["salt"] = hashlib.blake2b(request.cache_salt, digest_size=DIGEST_BYTES).hexdigest()
+    return line
