@@ -14,7 +14,7 @@ from engine.core.costs import Prices, StepCosts
 from engine.core.errors import SchedulerError
 from engine.core.plan import StepOutput, StepPlan
 from engine.core.scheduler import Scheduler
-from engine.core.types import CopyId, FinishReason, Nanos, PathNode, PriorityClass, Request
+from engine.core.types import CopyId, FinishReason, Nanos, PathNode, PriorityClass, Request, SamplingParams
 from engine.decision_log import VERSION, Json, plan_digest
 from engine.plugins import PolicyError, load_preemption_policy, load_scheduling_policy
 from engine.sim.errors import ReplayError
@@ -201,6 +201,7 @@ def request_from_json(line: Json, block_size: int) -> Request:
         cache_salt=bytes.fromhex(salt),
         policy_revision=line.get("policy_revision", 0),
         speculates=line.get("speculates", True),
+        sampling=SamplingParams(num_prompt_logprobs=0) if line.get("scored") else SamplingParams(),
     )
 
 

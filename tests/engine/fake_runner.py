@@ -22,6 +22,7 @@ MODEL = SimpleNamespace(
     name="fake",
     architecture="llama",
     dtype="float32",
+    quantization=None,
     parameter_count=1,
     context_tokens=CONFIG.max_model_len,
     vocabulary_size=1000,
