@@ -43,7 +43,7 @@ METRICS_OFF = "off"
 TAKEN_OVER = (  # by the scheduler as they are
     *("max_num_seqs", "block_size", "enable_chunked_prefill", "max_prefill_share", "growth_reserve_tokens"),
     *("partial_swap", "min_resident_steps", "max_preemptions", "link_share", "target_step_ms"),
-    *("enable_prefix_caching", "cache_min_share", "cache_max_share"),
+    *("enable_prefix_caching", "cache_min_share", "cache_max_share", "max_drafting_seqs", "min_draft_acceptance"),
 )
 
 
@@ -240,8 +240,6 @@ def resolve(
             num_host_blocks=_num_host_blocks(settings, model, host_memory, num_device_blocks),
             preemption_mode=PreemptionChoice(settings.preemption_mode),
             num_draft_tokens=settings.drafts_per_step,
-            max_drafting_seqs=settings.max_drafting_seqs,
-            min_draft_acceptance=settings.min_draft_acceptance,
         )
     except ValueError as error:
         setting, _, problem = str(error).partition(" ")
