@@ -1,11 +1,12 @@
 """Prompt lookup: what followed the last time that a sequence said what it just said."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.kernels.cpu.compiled import part
+from engine.kernels.cpu.compiled import part, unlocked
 
 
 def continue_rows(
@@ -24,7 +25,7 @@ def continue_rows(
     Source: prompt lookup decoding (Saxena 2023); LLMA (Yang et al. 2023), §3.
     """
     counts = np.zeros(len(rows), dtype=np.int64)
-    _continue_rows(token_ids, rows, ends, limits, shortest, counts)
+    _kernel()(token_ids, rows, ends, limits, shortest, counts)
     return counts
 
 
@@ -47,7 +48,6 @@ def _place(tokens: Any, end: int, shortest: int) -> Any:
     return best
 
 
-@part
 def _continue_rows(token_ids: Any, rows: Any, ends: Any, limits: Any, shortest: int, counts: Any) -> None:
     for index in range(len(rows)):
         tokens, end = token_ids[rows[index]], ends[index]
@@ -56,3 +56,8 @@ def _continue_rows(token_ids: Any, rows: Any, ends: Any, limits: Any, shortest: 
             for nth in range(limits[index]):
                 tokens[end + nth] = tokens[place + nth]
             counts[index] = limits[index]
+
+
+@cache
+def _kernel() -> Any:
+    return unlocked(_continue_rows)
