@@ -10,6 +10,8 @@ EngineError
     ├── ProtocolVersionError    the two sides speak different versions
     ├── DrainingError           intake has stopped
     ├── UnknownRequestError     no unfinished request has this id
+    ├── BrokenCallError         a bug of ours ended the call
+    ├── GrammarsBusyError       too many grammars wait to be compiled
     └── NotReadyError           the model is being loaded, or the engine has failed
 """
 
@@ -79,6 +81,20 @@ class UnknownRequestError(RefusedError):
 
     def __init__(self, generation_id: str) -> None:
         super().__init__(f"no unfinished request is called {generation_id!r}")
+
+
+class GrammarsBusyError(RefusedError):
+    """The same request can succeed later; one without a grammar, or with a known one, at once."""
+
+    def __init__(self) -> None:
+        super().__init__("too many grammars wait to be compiled")
+
+
+class BrokenCallError(RefusedError):
+    """A bug of ours ended the call; the log has it."""
+
+    def __init__(self) -> None:
+        super().__init__("the engine has failed at this request")
 
 
 class NotReadyError(RefusedError):

@@ -31,6 +31,7 @@ COMMAND_VARIABLES = frozenset(
         "EVENFLOW_ADDRESS",
         "EVENFLOW_MODEL",
         "EVENFLOW_TRACES",
+        "EVENFLOW_CACHE",
         "EVENFLOW_CA_CERT",
         "EVENFLOW_CLIENT_CERT",
         "EVENFLOW_CLIENT_KEY",

@@ -16,6 +16,9 @@ from gateway.embedded import EmbeddedOptions, EmbeddedPostgres
 from gateway.store import migrate
 from gateway.store.db import Database
 from gateway.store.usage_partitions import ensure_partitions
+from tests.triton_interpreter import import_triton
+
+import_triton()  # before any test imports what imports it
 
 TEMPLATE = "migrated_template"
 SERVING_TEMPLATE = "serving_template"

@@ -22,14 +22,9 @@ from engine.core.types import SequenceStatus
 
 RESIDENT = (SequenceStatus.RUNNING, SequenceStatus.PAUSED)
 MAX_PASSED = 16  # heads without room that a plan looks behind; each keeps its need from those that pass it
-
-
 MAX_CLAIMANTS = 4  # heads that may ask all residents to give way, per plan
 
-
 Rank = tuple[tuple[float, ...], int]
-
-
 Moment = tuple[int, int]  # while it is the same, so are all ranks
 
 

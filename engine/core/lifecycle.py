@@ -267,11 +267,10 @@ class Lifecycle:
 
     def _hold(self, seq: Sequence, reason: PauseReason, now: Nanos) -> None:
         self._want(seq, wants=False)
+        if seq.status in (SequenceStatus.WAITING, SequenceStatus.SWAPPED):
+            self.policy.on_leave(seq, LeaveReason.WITHDRAWN, now)
         if seq.status is SequenceStatus.WAITING:
-            self.policy.on_leave(seq, LeaveReason.WITHDRAWN, now)
             self.set_status(seq, SequenceStatus.PAUSED)
-        elif seq.status is SequenceStatus.SWAPPED:
-            self.policy.on_leave(seq, LeaveReason.WITHDRAWN, now)
         elif seq.status is SequenceStatus.PAUSED:
             by_arrival.remove(self.paused, seq)
             self.leave_row(seq)

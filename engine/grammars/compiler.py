@@ -1,8 +1,9 @@
 """Compiles grammars off the engine's thread, each once, within a size and a time.
 
 What one grammar may cost is limited by the library: its size, the states of its lexer, and the work for one mask, some
-15 ms at most. Asyncio thread only, but for what it hands to other threads. Raises InvalidFieldError for a grammar that
-is wrong or that the library cannot hold outputs to, with the library's own words.
+15 ms at most. A few are compiled at a time, some more wait for their turn as long as somebody wants them, and beyond
+those none is taken. Asyncio thread only, but for what it hands to other threads. Raises InvalidFieldError for a grammar
+that is wrong or that the library cannot hold outputs to, with the library's own words.
 """
 
 import asyncio
@@ -15,14 +16,16 @@ from dataclasses import dataclass, field
 
 from llguidance import LLMatcher, LLTokenizer
 
-from engine.errors import InvalidFieldError
+from engine.errors import GrammarsBusyError, InvalidFieldError
+from engine.grammars.json_schemas import require_modest
 from engine.grammars.matcher import CompiledGrammar
 from engine.grammars.source import GrammarKind, GrammarSource
 
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_COMPILED = 128  # grammars that are kept, the last ones used
 MAX_COMPILING = 2  # threads; what is slow to compile must not take every core
-COMPILE_TIMEOUT_S = 10.0
+MAX_WAITING = 64  # grammars whose turn has not come
+COMPILE_TIMEOUT_S = 10.0  # from its turn on
 MAX_PROBLEM_CHARACTERS = 400
 # One space at most where JSON allows any number: a model that likes blank space would write nothing else. A schema says
 # otherwise under its own "x-guidance".
@@ -58,13 +61,38 @@ class Vocabulary:
             return self._built
 
 
+class _Work:
+    """One grammar that waits for its turn, or that a thread compiles: no thread can be stopped."""
+
+    def __init__(self, source: GrammarSource) -> None:
+        self.source = source
+        self.num_askers = 0
+        self.begun = asyncio.Event()
+        self._gives_up_at = 0.0  # by the clock of asyncio
+
+    def begin(self) -> None:
+        """Its turn has come."""
+        self._gives_up_at = asyncio.get_running_loop().time() + COMPILE_TIMEOUT_S
+        self.begun.set()
+
+    async def result(self, task: "asyncio.Task[CompiledGrammar]") -> CompiledGrammar:
+        """What `task`, which does this work, comes to. Raises InvalidFieldError."""
+        await self.begun.wait()
+        try:
+            async with asyncio.timeout_at(self._gives_up_at):
+                return await asyncio.shield(task)  # others may wait for it, too
+        except TimeoutError:
+            text = f"could not be compiled within {COMPILE_TIMEOUT_S:g} s"
+            raise InvalidFieldError(self.source.field, text) from None
+
+
 class GrammarCompiler:
     """The grammars of one model."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._compiled: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
-        self._pending: dict[bytes, asyncio.Task[CompiledGrammar]] = {}
+        self._pending: dict[bytes, tuple[_Work, asyncio.Task[CompiledGrammar]]] = {}
         self._turns = asyncio.Semaphore(MAX_COMPILING)
 
     async def prepare(self) -> None:
@@ -74,7 +102,7 @@ class GrammarCompiler:
             await asyncio.to_thread(self._vocabulary.build)
 
     async def compile(self, source: GrammarSource) -> CompiledGrammar:
-        """The grammar, ready for outputs. Raises InvalidFieldError."""
+        """The grammar, ready for outputs. Raises InvalidFieldError and GrammarsBusyError."""
         if len(source.text) > MAX_SOURCE_BYTES or len(source.text.encode()) > MAX_SOURCE_BYTES:
             raise InvalidFieldError(source.field, f"must have at most {MAX_SOURCE_BYTES} bytes")
         key = hashlib.sha256(f"{source.kind.value}\0{source.text}".encode()).digest()
@@ -82,24 +110,35 @@ class GrammarCompiler:
         if known is not None:
             self._compiled.move_to_end(key)
             return known
-        task = self._pending.get(key)
-        if task is None:
-            task = self._pending[key] = asyncio.create_task(self._compile(source))
-            task.add_done_callback(lambda done: self._keep(key, done))
+        work, task = self._pending.get(key) or self._enter(key, source)
+        work.num_askers += 1
         try:
-            async with asyncio.timeout(COMPILE_TIMEOUT_S):
-                return await asyncio.shield(task)  # others may wait for it, too
-        except TimeoutError:
-            text = f"could not be compiled within {COMPILE_TIMEOUT_S:g} s"
-            raise InvalidFieldError(source.field, text) from None
+            return await work.result(task)
+        finally:
+            work.num_askers -= 1
+            if not work.num_askers and not work.begun.is_set():
+                del self._pending[key]  # who asks from now on is not to wait for what is cancelled
+                task.cancel()
 
-    async def _compile(self, source: GrammarSource) -> CompiledGrammar:
+    def _enter(self, key: bytes, source: GrammarSource) -> "tuple[_Work, asyncio.Task[CompiledGrammar]]":
+        if len(self._pending) >= MAX_COMPILING + MAX_WAITING:
+            raise GrammarsBusyError
+        work = _Work(source)
+        task = asyncio.create_task(self._compile(work))
+        task.add_done_callback(lambda done: self._keep(key, done))
+        self._pending[key] = work, task
+        return work, task
+
+    async def _compile(self, work: _Work) -> CompiledGrammar:
         async with self._turns:
-            return await asyncio.to_thread(_compiled, self._vocabulary, source)
+            work.begin()
+            return await asyncio.to_thread(_compiled, self._vocabulary, work.source)
 
     def _keep(self, key: bytes, done: "asyncio.Task[CompiledGrammar]") -> None:
+        if done.cancelled():
+            return
         del self._pending[key]
-        if done.cancelled() or done.exception() is not None:
+        if done.exception() is not None:
             return
         self._compiled[key] = done.result()
         while len(self._compiled) > MAX_COMPILED:
@@ -132,6 +171,7 @@ def _from_schema(source: GrammarSource) -> str:
         schema = json.loads(source.text)
         if not isinstance(schema, dict):
             raise InvalidFieldError(source.field, "must be a JSON object")
+        require_modest(schema, source.field)
         return LLMatcher.grammar_from_json_schema(
             source.text,
             defaults={

@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """The chunks of a step, one entry each: row, first position, number of tokens, first token in the step."""
+    """The chunks of a step, one entry each: row, first position, number of tokens, first token in the step, and how
+    many of its last tokens are drafts; None: no chunk has any."""
 
     rows: NDArray[np.int64]
     starts: NDArray[np.int64]
     num_tokens: NDArray[np.int64]
     offsets: NDArray[np.int64]
+    num_drafts: NDArray[np.int64] | None = None
 
     @property
     def num_keys(self) -> NDArray[np.int64]:
@@ -23,7 +25,8 @@ class Chunks:
 
     def take(self, members: abc.Sequence[int] | NDArray[np.int64]) -> "Chunks":
         index = np.asarray(members)
-        return Chunks(self.rows[index], self.starts[index], self.num_tokens[index], self.offsets[index])
+        num_drafts = None if self.num_drafts is None else self.num_drafts[index]
+        return Chunks(self.rows[index], self.starts[index], self.num_tokens[index], self.offsets[index], num_drafts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,14 +63,14 @@ def step_arrays(plan: StepPlan, rows: RowTable, block_size: int) -> StepArrays:
         starts=np.array(plan.starts, dtype=np.int64),
         num_tokens=num_tokens,
         offsets=np.cumsum(num_tokens) - num_tokens,
+        num_drafts=np.array(plan.num_drafts, dtype=np.int64) if plan.num_drafts else None,
     )
     row_by_token = np.repeat(chunks.rows, num_tokens)
     positions = np.arange(len(row_by_token)) + np.repeat(chunks.starts - chunks.offsets, num_tokens)
     samples = np.array(plan.samples, dtype=np.bool_)
     index, drafted = (chunks.offsets + num_tokens - 1)[samples], None
-    if plan.num_drafts:
-        num_drafts = np.array(plan.num_drafts, dtype=np.int64)[samples]
-        index, drafted = _drafted(chunks.take(np.flatnonzero(samples)), num_drafts, rows)
+    if chunks.num_drafts is not None:
+        index, drafted = _drafted(chunks.take(np.flatnonzero(samples)), chunks.num_drafts[samples], rows)
     return StepArrays(
         chunks=chunks,
         token_ids=rows.token_ids[row_by_token, positions],

@@ -181,6 +181,9 @@ class ModelRunner:
             for row, start, num_tokens, of_these, limit in columns
             if limit and row in output.accepted and not self._masks.follows(row)
         ]
+        # A limit was planned before drafts were accepted: behind those there may be less room.
+        width = self._rows.token_ids.shape[1]
+        wanted = [(row, end, min(limit, width - end)) for row, end, limit in wanted if end < width]
         if not wanted:
             return {}
         rows, ends, limits = np.array(wanted, dtype=np.int64).T

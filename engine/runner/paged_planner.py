@@ -19,7 +19,8 @@ Columns = NDArray[np.int64]
 class PagedPlanner:
     """Plans against one table of rows. Only what is planned for chunks of prompts grows with their context.
 
-    Chunks of `min_packed_queries` tokens or more read packed keys; the bits of what a query gets depend on that.
+    Chunks of `min_packed_queries` tokens or more read packed keys; the bits of what a query gets depend on that. Those
+    with drafts never do: what is said with drafts is what is said without, token by token.
     """
 
     def __init__(self, model: LoadedModel, rows: RowTable, min_packed_queries: int = MIN_PACKED_QUERIES) -> None:
@@ -31,6 +32,8 @@ class PagedPlanner:
     def plan(self, chunks: Chunks, slots: Slots) -> PagedChunks:
         """Every query of `chunks` in one tile or group."""
         is_packed = chunks.num_tokens >= self._min_packed_queries
+        if chunks.num_drafts is not None:
+            is_packed &= chunks.num_drafts == 0
         num_blocks = np.where(is_packed, -(-chunks.num_keys // KEYS_PER_BLOCK), 0)
         places = (np.cumsum(num_blocks) - num_blocks) * KEYS_PER_BLOCK
         tile_chunk, tile = _pieces(np.where(is_packed, 0, -(-chunks.num_tokens // self._tile)))

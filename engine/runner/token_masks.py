@@ -16,8 +16,7 @@ from engine.core.plan import RowStart
 from engine.grammars.matcher import BITS_PER_WORD, Constraint, OutputMatcher, fill_masks
 
 NOTHING_ALLOWED = "no token may follow: what the output is held to cannot go on"
-GRAMMAR_FAILED = "what the output is held to cannot go on: {problem}"
-MAX_PROBLEM_CHARACTERS = 200
+GRAMMAR_FAILED = "what the output is held to cannot go on: it is too complex for its limits, or was left"
 
 
 class TokenMasks:
@@ -95,9 +94,8 @@ class TokenMasks:
             fill_masks(self._ready_executor(), matchers, filled)
             words[places] = filled
             for place, matcher in zip(places, matchers, strict=True):
-                if matcher.problem:
-                    told = " ".join(matcher.problem.split())[:MAX_PROBLEM_CHARACTERS]
-                    problems[place] = GRAMMAR_FAILED.format(problem=told)
+                if matcher.problem:  # in the library's words, which quote the output: they are not for logs
+                    problems[place] = GRAMMAR_FAILED
         for place, row in enumerate(rows):
             if row in self._allowed:
                 words[place] &= self._allowed[row]

@@ -32,17 +32,18 @@ class Drafted:
     firsts: NDArray[np.int64]
     token_ids: NDArray[np.int64]
 
-    def kept(self, token_ids: NDArray[np.int64], is_finite: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def kept(self, token_ids: NDArray[np.int64], is_good: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Indices into the P sampled tokens of those that are accepted, in order.
 
-        Behind logits that are not finite nothing is; a row whose first ones are not has none.
+        A token that is not good, because its logits are not finite or its grammar allows none, is never accepted, nor
+        is what follows it in its row; a row whose first one is not good has none.
         """
         index = np.arange(len(token_ids))
-        ends_row = (token_ids != self.token_ids) | ~is_finite
+        ends_row = (token_ids != self.token_ids) | ~is_good
         last = np.minimum.reduceat(np.where(ends_row, index, len(index)), self.firsts)
         counts = np.diff(self.firsts, append=len(index))
         last_by_index = np.repeat(last, counts)
-        return np.flatnonzero((index < last_by_index) | ((index == last_by_index) & is_finite))
+        return np.flatnonzero((index < last_by_index) | ((index == last_by_index) & is_good))
 
     def before(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Pairs of an index into the P logits and a draft of its row that stands before it."""

@@ -20,6 +20,7 @@ from engine.settings import EngineSettings, resolve, resolve_num_threads
 if TYPE_CHECKING:  # they import torch, or numpy
     from engine.calibration import Calibrator
     from engine.model.info import LoadedModel, ModelInfo
+    from engine.runner.model_runner import ModelRunner
     from engine.runner.proposers import DraftSource
 
 log = structlog.get_logger(__name__)
@@ -46,38 +47,15 @@ def load_backend(settings: EngineSettings, on_progress: abc.Callable[[float], No
 
     Raises ModelError, and SettingsError where the settings do not fit the model or the machine.
     """
-    num_threads = resolve_num_threads(settings, machine.num_cores())
-    # Read when the OpenMP library is loaded; it then holds for threads that torch does not know of, too.
-    os.environ["OMP_NUM_THREADS"] = os.environ["NUMBA_NUM_THREADS"] = str(num_threads)
-    import torch
-
-    from engine.model.loader import load_model
+    _set_num_threads(resolve_num_threads(settings, machine.num_cores()))
     from engine.runner.draft_measurement import measure_draft_ns
     from engine.runner.measurement import measure
-    from engine.runner.model_runner import ModelRunner
 
-    torch.set_num_threads(num_threads)
-    if settings.device == "cuda" and not torch.cuda.is_available():
-        raise SettingsError("device", "is cuda, but there is no CUDA device")
-    check_batch_invariant(settings, has_cuda=torch.cuda.is_available())
-    loaded = load_model(
-        settings.model,
-        dtype=settings.dtype,
-        device=settings.device,
-        quantization=_quantization(settings, has_cuda=torch.cuda.is_available()),
-        on_progress=on_progress,
-    )
+    loaded = _load_target(settings, on_progress)
     draft = load_draft_model(settings, loaded)
     sized = loaded.info if draft is None else _with_draft(loaded.info, draft.info)
     config = resolve(settings, sized, _free_memory(loaded.device.type), machine.cpu_memory())
-    runner = ModelRunner(
-        loaded,
-        config,
-        _draft_source(settings, draft),
-        cuda_graphs=settings.cuda_graphs,
-        batch_invariant=settings.batch_invariant,
-    )
-    runner.warm_up()
+    runner = _warm_runner(settings, config, loaded, draft)
     calibrator = measure(runner, config)
     if draft is not None:
         config = replace(config, draft_token_ns=measure_draft_ns(runner, config))
@@ -86,6 +64,50 @@ def load_backend(settings: EngineSettings, on_progress: abc.Callable[[float], No
     gc.collect()
     gc.freeze()
     return Backend(runner, loaded.info, config, calibrator, "" if draft is None else draft.info.name)
+
+
+def _set_num_threads(num_threads: int) -> None:
+    """Brings torch in."""
+    # Read when the OpenMP library is loaded; it then holds for threads that torch does not know of, too.
+    os.environ["OMP_NUM_THREADS"] = os.environ["NUMBA_NUM_THREADS"] = str(num_threads)
+    import torch
+
+    torch.set_num_threads(num_threads)
+
+
+def _load_target(settings: EngineSettings, on_progress: abc.Callable[[float], None]) -> "LoadedModel":
+    """The model that is served. Raises ModelError, and SettingsError where the device does not do what is asked for."""
+    import torch
+
+    from engine.model.loader import load_model
+
+    has_cuda = torch.cuda.is_available()
+    if settings.device == "cuda" and not has_cuda:
+        raise SettingsError("device", "is cuda, but there is no CUDA device")
+    check_batch_invariant(settings, has_cuda=has_cuda)
+    return load_model(
+        settings.model,
+        dtype=settings.dtype,
+        device=settings.device,
+        quantization=_quantization(settings, has_cuda=has_cuda),
+        on_progress=on_progress,
+    )
+
+
+def _warm_runner(
+    settings: EngineSettings, config: SchedulerConfig, loaded: "LoadedModel", draft: "LoadedModel | None"
+) -> "ModelRunner":
+    from engine.runner.model_runner import ModelRunner
+
+    runner = ModelRunner(
+        loaded,
+        config,
+        _draft_source(settings, draft),
+        cuda_graphs=settings.cuda_graphs,
+        batch_invariant=settings.batch_invariant,
+    )
+    runner.warm_up()
+    return runner
 
 
 def load_draft_model(settings: EngineSettings, target: "LoadedModel") -> "LoadedModel | None":

@@ -12,8 +12,8 @@ from evenflow.engine.v1 import engine_pb2 as pb
 
 
 async def request_from_pb(start: pb.StartGeneration, engine: Engine, grammars: GrammarCompiler) -> Request:
-    """The request that arrives now, with its grammar ready. Raises what `convert.request_from_pb` does, and
-    InvalidFieldError for a grammar that is no good."""
+    """The request that arrives now, with its grammar ready. Raises what `convert.request_from_pb` does,
+    InvalidFieldError for a grammar that is no good, and GrammarsBusyError."""
     request = convert.request_from_pb(start, engine.limits, engine.loop.now())
     source = grammar_from_pb(start.sampling)
     if source is None:

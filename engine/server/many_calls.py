@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import grpc
+import structlog
 
 from engine.core.errors import DuplicateRequestError, RequestTooLargeError
-from engine.errors import InvalidFieldError, NotReadyError, RefusedError
+from engine.errors import BrokenCallError, InvalidFieldError, NotReadyError, RefusedError
 from engine.loop_messages import Refusal, Refused
 from engine.server import incoming
 from engine.server.calls import Calls
 from engine.server.intake import Call
 from evenflow.engine.v1 import engine_pb2 as pb
+
+log = structlog.get_logger(__name__)
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 RefusalToPb = abc.Callable[[Refusal], pb.CallRefusal]
@@ -88,6 +91,11 @@ class ManyCalls:
                 self._refuse(asked.call_id, error)
         except (RefusedError, DuplicateRequestError, RequestTooLargeError) as error:
             self._refuse(asked.call_id, error)
+        # Our own bug must not end the calls of everybody else.
+        except Exception:
+            log.exception("a call failed", call_id=asked.call_id)
+            self._end(asked.call_id)
+            self._refuse(asked.call_id, BrokenCallError())
 
     def _enter(self, asked: pb.CallRequest) -> None:
         if not asked.request.HasField("start"):
@@ -136,13 +144,23 @@ class ManyCalls:
         for call_id, error in news.refusals.items():
             told.append(pb.CallResponse(call_id=call_id, refusal=self._refusal_to_pb(error)))
         for call_id, call in news.calls.items():
-            response = pb.CallResponse(call_id=call_id)
+            response, has_ended = self._updates(call_id, call)
+            told.append(response)
+            if has_ended:
+                ended.append(call_id)
+        return told, ended
+
+    def _updates(self, call_id: int, call: Call) -> tuple[pb.CallResponse, bool]:
+        """What there is to say of one call, and whether it ends with that."""
+        response = pb.CallResponse(call_id=call_id)
+        try:
             for update in call.mailbox.drain():
                 if isinstance(update, Refused):
                     response.refusal.CopyFrom(self._refusal_to_pb(update.error))
                 else:
                     response.responses.append(self._calls.response(call, update))
-            told.append(response)
-            if call.mailbox.has_ended:
-                ended.append(call_id)
-        return told, ended
+        except Exception:  # as in `_take`
+            log.exception("a call failed", call_id=call_id)
+            response.refusal.CopyFrom(self._refusal_to_pb(BrokenCallError()))
+            return response, True
+        return response, call.mailbox.has_ended

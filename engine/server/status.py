@@ -7,7 +7,9 @@ from grpc_status import rpc_status
 
 from engine.core.errors import DuplicateRequestError, RequestTooLargeError
 from engine.errors import (
+    BrokenCallError,
     DrainingError,
+    GrammarsBusyError,
     InvalidFieldError,
     NotReadyError,
     ProtocolVersionError,
@@ -53,8 +55,12 @@ def meaning_of(error: Refusal, max_model_len: int) -> CodeReasonMetadata:
             return grpc.StatusCode.FAILED_PRECONDITION, "PROTOCOL_VERSION", {"protocol_version": str(ours)}
         case UnknownRequestError():
             return grpc.StatusCode.NOT_FOUND, "UNKNOWN_REQUEST", {}
+        case BrokenCallError():
+            return grpc.StatusCode.INTERNAL, "INTERNAL", {}
         case DrainingError():
             return grpc.StatusCode.UNAVAILABLE, "DRAINING", {}
+        case GrammarsBusyError():  # not UNAVAILABLE: the engine takes other requests
+            return grpc.StatusCode.RESOURCE_EXHAUSTED, "GRAMMARS_BUSY", {}
         case NotReadyError():
             return grpc.StatusCode.UNAVAILABLE, "NOT_READY", {}
     raise AssertionError(f"no status for {type(error).__name__}") from error

@@ -64,15 +64,20 @@ class TrustedProxies:
         """The caller of a request that `peer` sent with these headers."""
         if not self.networks or not is_inside(peer, self.networks):
             return Origin(peer)
-        found = Origin(peer, _proto(values(FORWARDED_PROTO)))
+        scheme = self._said_scheme(values)
+        found = Origin(peer, scheme)
         for hop in reversed(self._hops(values)[-MAX_HOPS:]):
             # What is left of a hop that is not named was said by nobody who is known.
             if hop.address is None:
                 break
-            found = Origin(peer_name((str(hop.address), 0)), hop.scheme or found.scheme)
+            found = Origin(peer_name((str(hop.address), 0)), hop.scheme or scheme)
             if not is_inside(found.peer, self.networks):
                 break
         return found
+
+    def _said_scheme(self, values: Values) -> str | None:
+        """Of the whole way. With Forwarded each hop says its own, and the other header is the client's to make up."""
+        return _proto(values(FORWARDED_PROTO)) if self.header is ForwardedHeader.X_FORWARDED_FOR else None
 
     def _hops(self, values: Values) -> list[Hop]:
         lines = ",".join(values(self.header))

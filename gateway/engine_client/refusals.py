@@ -15,6 +15,7 @@ from gateway.errors import (
     InternalError,
     InvalidFieldError,
     NoEngineError,
+    UnavailableError,
 )
 from gateway.errors_requests import ContextLengthError, ExceedsKvPoolError
 
@@ -85,6 +86,8 @@ def typed_status(status: EngineStatus, *, is_answered: bool) -> GatewayError:
         return EngineLostError()
     if status.reason == "PROTOCOL_VERSION":
         return InternalError(f"the engine refuses this gateway's protocol version: {status.message}")
+    if status.reason == "GRAMMARS_BUSY":
+        return UnavailableError("too many output formats wait to be compiled")
     if status.code in _ENGINE_FAULTS:
         return InternalError(f"the engine failed: {status.code.name}: {status.message}")
     return NoEngineError()

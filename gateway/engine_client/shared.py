@@ -8,6 +8,7 @@ import asyncio
 from collections import abc, deque
 
 import grpc
+import structlog
 
 from evenflow.engine.v1 import engine_pb2 as pb
 from evenflow.engine.v1 import engine_pb2_grpc
@@ -19,6 +20,8 @@ from gateway.errors import EngineLostError, GatewayError, NoEngineError
 # What is longer has a stream of its own: others would wait for it.
 MAX_PROMPT_TOKENS = 8192
 MAX_BATCH_BYTES = 1 << 20
+
+log = structlog.get_logger()
 
 
 class SharedLine:
@@ -139,7 +142,15 @@ class SharedStream:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
+        self._end(None)  # a task that was cancelled before its first step has done nothing
+
+    def _end(self, status: EngineStatus | None) -> None:
+        """Nothing more comes or goes. Idempotent: what has ended before keeps its end."""
+        self.is_over = True
+        self._tasks[-1].cancel()
         self._call.cancel()
+        for line in self._lines.values():
+            line.lose(status)
 
     async def _read(self) -> None:
         status: EngineStatus | None = None
@@ -154,23 +165,24 @@ class SharedStream:
             is_away = self._has_failed_write
             status = EngineStatus(grpc.StatusCode.UNAVAILABLE, "") if is_away else EngineStatus.of_error(error)
         finally:
-            self.is_over = True
-            self._tasks[-1].cancel()
-            for line in self._lines.values():
-                line.lose(status)
+            self._end(status)
 
     async def _write_forever(self) -> None:
-        while True:
-            await self._has_mail.wait()
-            self._has_mail.clear()
-            while self._outbox:
-                try:
+        try:
+            while True:
+                await self._has_mail.wait()
+                self._has_mail.clear()
+                while self._outbox:
                     await self._call.write(pb.GenerateManyRequest(calls=self._batch()))
-                except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-                    self._has_failed_write = True
-                    # The reader hears of it; for the transport the call may have ended with this write only.
-                    self._call._cython_call.cancel("a write failed")  # type: ignore[attr-defined]  # as in OwnLine
-                    return
+        except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            self._has_failed_write = True
+        # Our own bug must not leave requests waiting for what nobody sends.
+        except Exception:
+            log.exception("the writer of a stream to the engine failed")
+        finally:
+            # The reader hears of it; for the transport the call may have ended with this write only.
+            self.is_over = True
+            self._call._cython_call.cancel("nothing is written any more")  # type: ignore[attr-defined]  # as in OwnLine
 
     def _batch(self) -> list[pb.CallRequest]:
         batch, size = [self._outbox.popleft()], 0

@@ -58,35 +58,39 @@ def engine_request(sized: Sized, admitted: Admitted) -> EngineRequest:
     """What the engine is asked; the seed is drawn here if the caller left it open."""
     ask = sized.wish.ask
     waits_ns = [wait for wait in (ask.admission.max_queue_wait_ns, admitted.max_queue_wait_ns) if wait is not None]
-    sampling, stopping = ask.sampling, ask.stopping
     return EngineRequest(
         generation_id=admitted.demand.generation_id,
         path=admitted.path,
         priority_class=admitted.priority_class,
         cache_salt=admitted.cache_salt,
         prompt_token_ids=sized.prompt_token_ids,
-        sampling=Sampling(
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
-            seed=secrets.randbits(SEED_BITS) if sampling.seed is None else sampling.seed,
-            stop_token_ids=stopping.stop_token_ids,
-            ignore_eos=stopping.ignore_eos,
-            num_logprobs=ask.output.num_logprobs,
-            num_prompt_logprobs=ask.output.num_prompt_logprobs,
-            logit_biases=sampling.logit_biases,
-            allowed_token_ids=sampling.allowed_token_ids,
-            grammar=grammar_of(ask, sized.model.tokenizer),
-            speculates=sampling.speculates,
-        ),
+        sampling=_sampling(ask, sized.model),
         max_output_tokens=admitted.demand.max_output_tokens,
         deadline_ns=sized.wish.deadline.engine_ns,
         max_queue_wait_ns=min(waits_ns) if waits_ns else None,
         policy_revision=admitted.policy_revision,
         reports_queue=sized.wish.reports_queue,
         granted_output_tokens=None if admitted.slices is None else admitted.slices.num_granted,
+    )
+
+
+def _sampling(ask: GenerationAsk, model: ServedModel) -> Sampling:
+    sampling, stopping = ask.sampling, ask.stopping
+    return Sampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        seed=secrets.randbits(SEED_BITS) if sampling.seed is None else sampling.seed,
+        stop_token_ids=stopping.stop_token_ids,
+        ignore_eos=stopping.ignore_eos,
+        num_logprobs=ask.output.num_logprobs,
+        num_prompt_logprobs=ask.output.num_prompt_logprobs,
+        logit_biases=sampling.logit_biases,
+        allowed_token_ids=sampling.allowed_token_ids,
+        grammar=grammar_of(ask, model.tokenizer),
+        speculates=sampling.speculates,
     )

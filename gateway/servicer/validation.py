@@ -38,6 +38,7 @@ MAX_STOP_TOKEN_IDS = 64
 MAX_LOGPROBS = 20
 MAX_TOP_K = 2**31 - 1
 MAX_BIASES = 1024
+MAX_ALLOWED_TOKEN_IDS = 65_536
 MAX_BIAS = 100.0
 MAX_LABELS = 8
 MAX_LABEL_KEY_CHARS = 64
@@ -140,6 +141,9 @@ def _sampling(options: pb.SamplingOptions, check: Check) -> SamplingAsk:
         given = float(getattr(options, name)) if options.HasField(name) else default  # type: ignore[arg-type]  # a Literal
         return check.at(name).within(given, low, high, above_low=above_low)
 
+    allowed = options.allowed_token_ids
+    is_short = len(allowed) <= MAX_ALLOWED_TOKEN_IDS
+    check.at("allowed_token_ids").require(is_short, f"must have at most {MAX_ALLOWED_TOKEN_IDS} entries")
     return SamplingAsk(
         temperature=value("temperature", 1.0, 0.0, 100.0),
         top_k=check.at("top_k").within(options.top_k, 0, MAX_TOP_K),
@@ -150,7 +154,7 @@ def _sampling(options: pb.SamplingOptions, check: Check) -> SamplingAsk:
         frequency_penalty=value("frequency_penalty", 0.0, -2.0, 2.0),
         seed=options.seed if options.HasField("seed") else None,
         logit_biases=_logit_biases(options.logit_bias, check.at("logit_bias")),
-        allowed_token_ids=tuple(options.allowed_token_ids),
+        allowed_token_ids=tuple(allowed[:MAX_ALLOWED_TOKEN_IDS]),
         speculates=options.speculation if options.HasField("speculation") else True,
     )
 

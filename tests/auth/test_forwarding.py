@@ -75,6 +75,19 @@ def test_the_header_that_the_proxies_do_not_write_passes_unread() -> None:
     assert origin(PROXY, RFC, x_forwarded_for=CLIENT) == Origin(PROXY)
 
 
+@pytest.mark.parametrize(
+    ("sent", "scheme"),
+    [
+        (f"for={CLIENT}", None),
+        (f"for={CLIENT};proto=http", "http"),
+        (f"for=1.1.1.1;proto=https, for={CLIENT}, for={OTHER_PROXY};proto=https", None),  # what others say of others
+        ("", None),
+    ],
+)
+def test_with_the_standard_header_the_scheme_is_what_the_same_hop_says(sent: str, scheme: str | None) -> None:
+    assert origin(PROXY, RFC, forwarded=sent, x_forwarded_proto="https").scheme == scheme
+
+
 @pytest.mark.parametrize(("sent", "scheme"), [("https", "https"), ("http, HTTPS", "https"), ("javascript", None)])
 def test_the_scheme_is_the_last_one_that_is_told(sent: str, scheme: str | None) -> None:
     assert origin(PROXY, x_forwarded_for=CLIENT, x_forwarded_proto=sent).scheme == scheme

@@ -5,6 +5,7 @@ import asyncio
 import grpc
 import pytest
 
+from engine.server.calls import Calls
 from evenflow.engine.v1 import engine_pb2 as pb
 from tests.engine.conftest import connected
 from tests.engine.wire import cancel, expected_tokens, generate, start, until_blocks_are_free
@@ -194,3 +195,32 @@ async def test_an_engine_that_drains_refuses_what_is_new_and_says_the_rest(serve
     await draining
     await server.close()
     assert not await many.read()
+
+
+def fails_at(monkeypatch, method: str, generation_id: str) -> None:
+    """`Calls.method` has a bug that only this request finds."""
+    real = getattr(Calls, method)
+
+    def broken(calls, first, *rest):
+        found = first.start if method == "enter" else first.request
+        if found.generation_id == generation_id:
+            raise RuntimeError("a bug")
+        return real(calls, first, *rest)
+
+    monkeypatch.setattr(Calls, method, broken)
+
+
+@pytest.mark.parametrize("method", ["enter", "take_control", "response"])
+async def test_a_bug_that_one_call_finds_ends_no_other(stub, many, runner, monkeypatch, method: str) -> None:
+    runner.hold()
+    fails_at(monkeypatch, method, "a")
+    many.start(c1=start("a", max_output_tokens=100), c2=start("b", max_output_tokens=3))
+    await many.until(2, "accepted")
+    many.start(c1=cancel())
+
+    assert (await runner.step_until(many.refusal(1)))[:2] == ("INTERNAL", "INTERNAL")
+    await runner.step_until(many.until(2, "finished"))
+    many.start(c3=start("c", max_output_tokens=2))
+    await runner.step_until(many.until(3, "finished"))
+    await runner.step_until(until_blocks_are_free(stub))
+    assert "finished" not in many.kinds(1)

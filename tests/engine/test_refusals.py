@@ -5,9 +5,10 @@ import asyncio
 import grpc
 import pytest
 
-from engine.errors import InvalidFieldError, NotReadyError
+from engine.errors import GrammarsBusyError, InvalidFieldError, NotReadyError
 from engine.loop_messages import Refused
 from engine.server.convert import request_from_pb
+from engine.server.status import meaning_of
 from evenflow.engine.v1 import engine_pb2 as pb
 from tests.engine.wire import Answer, cancel, expected_tokens, generate, refusal, start, until_blocks_are_free
 
@@ -71,6 +72,11 @@ async def test_field_out_of_range_is_refused_by_name(stub, fields, field):
     assert (code, reason, metadata["field"]) == ("INVALID_ARGUMENT", "INVALID_FIELD", field)
     assert text.startswith(field)
     assert (await generate(stub, start("b")).to_end()).reason == "LENGTH"
+
+
+def test_an_engine_too_busy_for_one_more_grammar_does_not_say_that_it_is_away():
+    code, reason, _ = meaning_of(GrammarsBusyError(), max_model_len=1)
+    assert (code, reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "GRAMMARS_BUSY")
 
 
 async def test_request_without_sampling_or_class_or_id_is_refused(stub):

@@ -205,6 +205,7 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         self.info_refusal: tuple[grpc.StatusCode, str] | None = None
         self.num_info_calls = 0
         self.num_shared_streams = 0
+        self.shared_messages: list[pb.GenerateManyRequest] = []
         self.is_draining = False
         self.num_waiting = 0
         self.new_request_wait_ns: int | None = None
@@ -256,7 +257,7 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
 
     async def GenerateMany(self, request_iterator, context):  # noqa: N802
         self.num_shared_streams += 1
-        await ManyStream(self.Generate, context).serve(request_iterator)
+        await ManyStream(self.Generate, context, self.shared_messages).serve(request_iterator)
 
     async def StreamUsage(self, request_iterator, context):  # noqa: N802
         """Tells `usages`, whoever asks, and waits for what is acknowledged."""

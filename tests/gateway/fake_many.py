@@ -54,11 +54,12 @@ class OneOfMany:
 
 
 class ManyStream:
-    """One stream. What waits while a message is being written is one message."""
+    """One stream. What waits while a message is being written is one message. `heard` gets every message that comes."""
 
-    def __init__(self, generate, context) -> None:
+    def __init__(self, generate, context, heard: list[pb.GenerateManyRequest]) -> None:
         self._generate = generate
         self._context = context
+        self._heard = heard
         self._open: dict[int, tuple[OneOfMany, asyncio.Task[None]]] = {}
         self._waiting: list[pb.CallResponse] = []
         self._taken = asyncio.Event()
@@ -68,6 +69,7 @@ class ManyStream:
         writer = asyncio.create_task(self._write_forever())
         try:
             async for message in requests:
+                self._heard.append(message)
                 for asked in message.calls:
                     self._take(asked)
             while self._open:

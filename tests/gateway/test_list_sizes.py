@@ -22,7 +22,11 @@ from tests.gateway.world import Tenant, World, refused
 # What the service says of its own messages; a list of them that is not here has no maximum.
 OF_PROMPTS = {
     "ChatPrompt.messages": 2048,
+    "ChatPrompt.tools": 128,
+    "ChatMessage.tool_calls": 128,
     "TokenPrompt.ids": CONTEXT_TOKENS,
+    "SamplingOptions.logit_bias": 1024,
+    "SamplingOptions.allowed_token_ids": 65_536,
     "StoppingOptions.stop": 16,
     "StoppingOptions.stop_token_ids": 64,
     "AdmissionOptions.labels": 8,
@@ -61,7 +65,8 @@ def most(request: Descriptor, path: Path) -> int:
 def fill(place: Message, field: FieldDescriptor, size: int) -> None:
     entries, held = getattr(place, field.name), field.message_type
     if held is not None and held.GetOptions().map_entry:
-        entries.update({str(number): "" for number in range(size)})
+        is_text = held.fields_by_name["key"].type == FieldDescriptor.TYPE_STRING
+        entries.update({str(number): "" for number in range(size)} if is_text else dict.fromkeys(range(size), 1))
     elif held is not None:
         for _ in range(size):
             entries.add()

@@ -1,12 +1,16 @@
 """Formats, choices of tokens and prompts' log-probabilities over gRPC."""
 
 import asyncio
+from collections import abc
 
+import grpc
 import pytest
 
 from evenflow.engine.v1 import engine_pb2
 from evenflow.inference.v1 import generation_pb2 as pb
-from tests.gateway.fake_engine import FakeCall
+from gateway.engine_client import TokenLogprobs
+from gateway.servicer.prompt_scores import PromptScores, ScoredToken
+from tests.gateway.fake_engine import FakeCall, Script, hello
 from tests.gateway.world import Tenant, World, refused
 
 
@@ -14,14 +18,26 @@ def entry(logprob: float, *top: int) -> engine_pb2.TokenLogprobs:
     return engine_pb2.TokenLogprobs(logprob=logprob, top_token_ids=top, top_logprobs=[-0.5] * len(top))
 
 
-async def scoring(call: FakeCall) -> None:
-    await call.accept()
-    await call.admit()
-    await call.score([entry(-1.0, ord("e")), entry(-2.0, ord("l"))])
-    await asyncio.sleep(0.02)
-    await call.score([entry(-3.0, ord("l"))])
-    await call.emit(b"x")
-    await call.finish()
+@pytest.fixture
+def scoring(monkeypatch: pytest.MonkeyPatch) -> Script:
+    """Tells of the prompt in two messages; the second one follows when the gateway has read the first."""
+    is_read, take = asyncio.Event(), PromptScores.take
+
+    def noted(scores: PromptScores, entries: abc.Sequence[TokenLogprobs]) -> tuple[ScoredToken, ...]:
+        is_read.set()
+        return take(scores, entries)
+
+    async def script(call: FakeCall) -> None:
+        await call.accept()
+        await call.admit()
+        await call.score([entry(-1.0, ord("e")), entry(-2.0, ord("l"))])
+        await is_read.wait()
+        await call.score([entry(-3.0, ord("l"))])
+        await call.emit(b"x")
+        await call.finish()
+
+    monkeypatch.setattr(PromptScores, "take", noted)
+    return script
 
 
 async def test_each_way_to_say_a_format_reaches_the_engine(world: World, tenant: Tenant) -> None:
@@ -43,7 +59,7 @@ async def test_each_way_to_say_a_format_reaches_the_engine(world: World, tenant:
     assert (list(told.biased_token_ids), list(told.biases), list(told.allowed_token_ids)) == ([9], [-1.5], [9, 10])
 
 
-async def test_log_probabilities_of_the_prompt_are_told_whole(world: World, tenant: Tenant) -> None:
+async def test_log_probabilities_of_the_prompt_are_told_whole(world: World, tenant: Tenant, scoring: Script) -> None:
     world.engine.script = scoring
     response = await tenant.generate(text="hell", output=pb.OutputOptions(prompt_logprobs=1))
 
@@ -54,7 +70,7 @@ async def test_log_probabilities_of_the_prompt_are_told_whole(world: World, tena
     assert response.timings.prefill.ToNanoseconds() > 0
 
 
-async def test_log_probabilities_of_the_prompt_are_streamed_once(world: World, tenant: Tenant) -> None:
+async def test_log_probabilities_of_the_prompt_are_streamed_once(world: World, tenant: Tenant, scoring: Script) -> None:
     world.engine.script = scoring
     deltas = [
         message.token_delta
@@ -95,3 +111,15 @@ async def test_what_the_engine_refuses_has_its_public_name(world: World, tenant:
     refusal = await refused(tenant.generate(output=pb.OutputOptions(format=pb.OutputFormat(regex="("))))
     assert (refusal.info.reason, refusal.fields) == ("INVALID_FIELD", ["spec.output.format.regex"])
     assert refusal.bad_request.field_violations[0].description == "cannot be held to: unbalanced"
+
+
+async def test_an_engine_with_too_many_grammars_is_busy_for_these_only(world: World, tenant: Tenant) -> None:
+    async def script(call: FakeCall) -> None:
+        await call.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "GRAMMARS_BUSY")
+
+    world.engine.script = script
+    refusal = await refused(tenant.generate(output=pb.OutputOptions(format=pb.OutputFormat(regex="a"))))
+    assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
+    assert refusal.retry is not None
+    world.engine.script = hello
+    assert (await tenant.generate()).outputs[0].text == "hello"

@@ -5,9 +5,32 @@ import asyncio
 import grpc
 import pytest
 
-from gateway.engine_client import client, shared
+from evenflow.engine.v1 import engine_pb2
+from gateway.engine_client import (
+    EngineClient,
+    EngineRequest,
+    Finished,
+    PriorityClass,
+    Sampling,
+    client,
+    shared,
+)
+from gateway.errors import NoEngineError
 from tests.gateway.fake_engine import FakeCall, begun, hello, stalled
 from tests.gateway.world import Tenant, World, eventually, refused
+
+SAMPLING = Sampling(1.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, 1, (), ignore_eos=False, num_logprobs=None)
+CLASS = PriorityClass("default", 0, 0.0, preemptible=True)
+
+
+def engine_of(world: World) -> EngineClient:
+    (engine,) = world.live._models.engines
+    return engine
+
+
+def engine_request(generation_id: str, num_tokens: int = 1) -> EngineRequest:
+    """One that no gateway has admitted."""
+    return EngineRequest(generation_id, (), CLASS, b"", (1,) * num_tokens, SAMPLING, 8, None, None, 1)
 
 
 async def test_generations_share_one_stream(world: World, tenant: Tenant) -> None:
@@ -92,12 +115,50 @@ async def test_a_call_that_nobody_waits_for_is_abandoned_alone(world: World, ten
 
 
 async def test_what_waits_together_is_written_in_pieces_of_a_bounded_size(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "MAX_BATCH_BYTES", 700)
+    stream = shared.SharedStream(engine_of(world)._stub)
+    lines = [stream.open(engine_request(str(number), num_tokens=200), {}, lambda: None) for number in range(8)]
+    ends = [[event async for event in line.events()][-1] for line in lines]
+    await stream.close()
+
+    assert all(isinstance(end, Finished) for end in ends)
+    pieces = [[call.ByteSize() for call in message.calls] for message in world.engine.shared_messages]
+    assert sum(map(len, pieces)) == 8
+    assert 1 < len(pieces) < 8
+    assert all(sum(piece[:-1]) < 700 for piece in pieces)  # the last one may be as long as it is
+
+
+async def test_a_stream_that_is_closed_before_it_was_ever_read_ends_what_is_open(world: World) -> None:
+    stream, refusals = shared.SharedStream(engine_of(world)._stub), []
+    line = stream.open(engine_request("one"), {}, lambda: refusals.append("one"))
+    await stream.close()
+
+    with pytest.raises(NoEngineError):
+        await anext(line.events())
+    assert stream.is_over
+    assert refusals == ["one"]
+
+
+async def test_whatever_ends_the_writing_ends_the_stream(
     world: World, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "MAX_BATCH_BYTES", 64)
-    answers = await asyncio.gather(*(tenant.generate(text="x" * 200) for _ in range(8)))
+    def broken() -> list[engine_pb2.CallRequest]:
+        raise RuntimeError("a bug")
 
-    assert [answer.outputs[0].text for answer in answers] == ["hello"] * 8
+    world.engine.script = begun
+    generation = tenant.stream()
+    await anext(aiter(generation))
+    stream = engine_of(world)._shared
+    monkeypatch.setattr(stream, "_batch", broken)
+    stream.send(engine_pb2.CallRequest(call_id=99, abandoned=True))
+
+    assert (await refused(generation)).info.reason == "ENGINE_LOST"
+    await (await world.engine.call()).ended.wait()
+    world.engine.script = hello
+    assert (await tenant.generate()).outputs[0].text == "hello"
+    assert world.engine.num_shared_streams == 2
 
 
 async def test_nothing_of_ended_calls_is_kept(world: World, tenant: Tenant) -> None:
@@ -106,7 +167,7 @@ async def test_nothing_of_ended_calls_is_kept(world: World, tenant: Tenant) -> N
     await world.engine.call()
     world.engine.script = hello
     await asyncio.gather(*(tenant.generate() for _ in range(20)))
-    (engine,) = world.live._models.engines
+    engine = engine_of(world)
     assert (engine.num_open_calls, len(engine._shared._lines)) == (1, 1)
 
     waiting.cancel()

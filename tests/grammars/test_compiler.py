@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import threading
+from collections import abc
 
 import pytest
+import pytest_asyncio
 
-from engine.errors import InvalidFieldError
+from engine.errors import GrammarsBusyError, InvalidFieldError
 from engine.grammars import compiler
-from engine.grammars.compiler import MAX_SOURCE_BYTES, GrammarCompiler, Vocabulary
+from engine.grammars.compiler import MAX_COMPILING, MAX_SOURCE_BYTES, GrammarCompiler, Vocabulary
+from engine.grammars.json_schemas import MAX_OPTIONAL_PROPERTIES
 from engine.grammars.matcher import Constraint
 from engine.grammars.source import GrammarKind, GrammarSource
 from tests.gateway.fake_engine import END_TOKEN, VOCABULARY_SIZE, byte_tokenizer_json
@@ -62,6 +66,17 @@ async def test_json_is_laid_out_in_one_line_unless_the_schema_says_otherwise(gra
     assert await accepts(grammars, schema(loose), spaced)
 
 
+@pytest.mark.parametrize("num_optional", [0, MAX_OPTIONAL_PROPERTIES])
+async def test_a_wide_object_can_be_written(grammars, num_optional):
+    """As many optional properties as there may be, and twice as many that are required."""
+    names = [f"p{number}" for number in range(3 * MAX_OPTIONAL_PROPERTIES)]
+    wide = {"type": "object", "properties": {name: {"type": "integer"} for name in names}}
+    required = names[num_optional:] if num_optional else names
+    text = json.dumps(dict.fromkeys(names, 1))
+
+    assert await accepts(grammars, schema({**wide, "required": required}), text)
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -72,6 +87,8 @@ async def test_json_is_laid_out_in_one_line_unless_the_schema_says_otherwise(gra
         (schema({"type": "object", "patternProperties": {"(": {}}}), "cannot be held to"),
         (schema({"$ref": "https://example.org/schema.json"}), "cannot be held to"),
         (schema({"type": "object", "if": {"required": ["a"]}}), "if"),
+        (schema({"x-guidance": {"lenient": True}, "if": {}}), "x-guidance may set"),
+        (schema({"items": {"properties": {str(n): {} for n in range(257)}}}), "at most 256 properties"),
         (regex("a("), "cannot be held to"),
         (lark("start: missing"), "missing"),
         (lark(""), "cannot be held to"),
@@ -124,21 +141,123 @@ async def test_who_asked_in_vain_leaves_the_others_their_grammar(grammars):
     assert hasty.cancelled()
 
 
-async def test_a_grammar_that_takes_too_long_is_refused_and_nobody_waits_for_it(grammars, monkeypatch):
-    begun = asyncio.Event()
-    aio = asyncio.get_running_loop()
+class Slow:
+    """Stands in for the library: what it compiles takes until it is let go."""
 
-    async def endless(_source):
-        begun.set()
-        await asyncio.Event().wait()
+    def __init__(self) -> None:
+        self._aio = asyncio.get_running_loop()
+        self._is_let_go = threading.Event()
+        self.begun: asyncio.Queue[str] = asyncio.Queue()
 
+    def __call__(self, _vocabulary: Vocabulary, source: GrammarSource) -> str:
+        self._aio.call_soon_threadsafe(self.begun.put_nowait, source.text)
+        self._is_let_go.wait()
+        return f"{source.text} compiled"
+
+    async def are_busy(self, grammars: GrammarCompiler) -> list[asyncio.Task]:
+        """Every turn is taken, by these grammars."""
+        taken = [ask(grammars, f"busy {nth}") for nth in range(MAX_COMPILING)]
+        for _ in taken:
+            await self.begun.get()
+        return taken
+
+    def let_go(self) -> None:
+        self._is_let_go.set()
+
+
+def ask(grammars: GrammarCompiler, text: str) -> asyncio.Task:
+    return asyncio.create_task(grammars.compile(regex(text)))
+
+
+async def settle() -> None:
+    """Whatever can go on without a thread has done so."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def leave(*askers: asyncio.Task) -> None:
+    for asker in askers:
+        asker.cancel()
+    await asyncio.wait(askers)
+
+
+@pytest_asyncio.fixture
+async def slow(monkeypatch) -> abc.AsyncIterator[Slow]:
+    stand_in = Slow()
+    monkeypatch.setattr(compiler, "_compiled", stand_in)
+    yield stand_in
+    stand_in.let_go()
+
+
+async def test_a_grammar_that_takes_too_long_is_refused_and_kept_once_it_is_there(grammars, slow, monkeypatch):
     monkeypatch.setattr(compiler, "COMPILE_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(grammars, "_compile", endless)
     with pytest.raises(InvalidFieldError, match="within 0 s"):
         await grammars.compile(regex("a"))
-    assert aio.is_running()
-    for task in grammars._pending.values():
-        task.cancel()
+    monkeypatch.setattr(compiler, "COMPILE_TIMEOUT_S", 10.0)
+    ((_, task),) = grammars._pending.values()
+    slow.let_go()
+    await asyncio.wait([task])
+    assert await grammars.compile(regex("a")) == "a compiled"
+    assert slow.begun.qsize() == 1
+
+
+async def test_a_thread_that_takes_too_long_keeps_its_turn(grammars, slow, monkeypatch):
+    monkeypatch.setattr(compiler, "COMPILE_TIMEOUT_S", 0.0)
+    for refused in await slow.are_busy(grammars):
+        with pytest.raises(InvalidFieldError):
+            await refused
+    asker = ask(grammars, "a")
+    await settle()
+    assert slow.begun.empty()
+    await leave(asker)
+
+
+async def test_the_wait_for_a_turn_is_no_part_of_the_time_to_compile(grammars, slow, monkeypatch):
+    await slow.are_busy(grammars)
+    monkeypatch.setattr(compiler, "COMPILE_TIMEOUT_S", 0.0)
+    asker = ask(grammars, "a")
+    await settle()
+    assert not asker.done()
+    monkeypatch.setattr(compiler, "COMPILE_TIMEOUT_S", 10.0)
+    slow.let_go()
+    assert await asker == "a compiled"
+
+
+async def test_a_grammar_that_nobody_wants_any_more_has_no_turn(grammars, slow):
+    await slow.are_busy(grammars)
+    askers = [ask(grammars, text) for text in ("left", "left", "shared", "shared")]
+    await settle()
+    await leave(*askers[:3])
+    slow.let_go()
+    assert await askers[3] == "shared compiled"
+    await grammars.compile(regex("last"))
+    assert [slow.begun.get_nowait() for _ in range(slow.begun.qsize())] == ["shared", "last"]
+
+
+async def test_a_grammar_that_was_dropped_is_compiled_for_who_asks_again(grammars, slow):
+    taken = await slow.are_busy(grammars)
+    asker = ask(grammars, "a")
+    await settle()
+    await leave(asker)
+    asker = ask(grammars, "a")
+    slow.let_go()
+    assert await asker == "a compiled"
+    await asyncio.gather(*taken)
+    assert not grammars._pending
+
+
+async def test_only_so_many_grammars_wait_for_a_turn(grammars, slow, monkeypatch):
+    monkeypatch.setattr(compiler, "MAX_WAITING", 1)
+    taken = await slow.are_busy(grammars)
+    waiting, joined = ask(grammars, "a"), ask(grammars, "a")
+    await settle()
+    with pytest.raises(GrammarsBusyError):
+        await grammars.compile(regex("b"))
+    assert not any(asker.done() for asker in (*taken, waiting, joined))
+    await leave(waiting, joined)
+    asker = ask(grammars, "b")
+    slow.let_go()
+    assert await asker == "b compiled"
 
 
 async def test_an_output_that_ignores_ends_has_one_only_where_nothing_else_may_follow(grammars):

@@ -1,6 +1,8 @@
 """Compiled kernels on disk: found by the next process, and in nobody's way."""
 
+import hashlib
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 from numba import njit
 
+from engine.kernels.cpu import disk_cache
 from engine.kernels.cpu.disk_cache import CACHE_VARIABLE, MAX_VERSIONS, DiskCache, cache_folder, version
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +84,44 @@ def test_where_nothing_can_be_kept_nothing_fails(tmp_path, compiled):
         cache = DiskCache("kernel", folder)
         cache.save_overload(*compiled)
         assert cache.load_overload(compiled[0], compiled[1].target_context) is None
+
+
+@pytest.mark.parametrize("error", [pickle.PicklingError("no"), TypeError("no"), MemoryError(), OSError("full")])
+@pytest.mark.parametrize("what", ["dumps", "_write", "_forget_oldest"])
+def test_what_cannot_be_kept_is_not_whatever_the_error(tmp_path, compiled, monkeypatch, what, error):
+    def fail(*arguments):
+        raise error
+
+    cache = DiskCache("kernel", tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_cache, what, fail)
+        cache.save_overload(*compiled)
+    assert entries(tmp_path) == []
+    cache.save_overload(*compiled)
+    assert len(entries(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("payload", [b"", b"no pickle", pickle.dumps(("too", "few")), pickle.dumps((None,) * 20)])
+def test_whole_entries_that_are_no_compiled_form_are_not_found(tmp_path, compiled, payload):
+    cache = DiskCache("kernel", tmp_path)
+    cache.save_overload(*compiled)
+    signature, target_context = compiled[0], compiled[1].target_context
+    [entry] = entries(tmp_path)
+    entry.write_bytes(hashlib.sha256(payload).digest() + payload)
+    assert cache.load_overload(signature, target_context) is None
+    cache.save_overload(*compiled)
+    assert cache.load_overload(signature, target_context) is not None
+
+
+def test_without_its_sources_nothing_is_kept(tmp_path, compiled, monkeypatch):
+    def fail():
+        raise PermissionError
+
+    monkeypatch.setattr(disk_cache, "version", fail)
+    cache = DiskCache("kernel", tmp_path)
+    cache.save_overload(*compiled)
+    assert cache.load_overload(compiled[0], compiled[1].target_context) is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_entries_of_old_versions_are_forgotten(tmp_path, compiled):

@@ -39,7 +39,7 @@ def test_a_rows_product_has_the_same_bits_whoever_stands_beside_it(precision, to
     x, weight, bias = operands(40, 65, 97)
     panels = pack_panels(weight, precision, bias)
     together = multiply(x, panels)
-    for begin, end in ((0, 1), (3, 5), (7, 20), (39, 40)):
+    for begin, end in ((0, 1), (39, 40), *((3, 3 + num_rows) for num_rows in range(1, 26))):
         assert torch.equal(multiply(x[begin:end], panels), together[begin:end])
     torch_threads(2)
     assert torch.equal(multiply(x, panels), together)

@@ -16,10 +16,10 @@ def drafted(*rows: list[int]) -> Drafted:
     return Drafted(firsts, np.array([token_id for row in rows for token_id in (*row, NO_DRAFT)]))
 
 
-def kept(drafts: Drafted, *token_ids: int, broken: tuple[int, ...] = ()) -> list[int]:
-    is_finite = np.ones(len(token_ids), dtype=np.bool_)
-    is_finite[list(broken)] = False
-    return drafts.kept(np.array(token_ids), is_finite).tolist()
+def kept(drafts: Drafted, *token_ids: int, bad: tuple[int, ...] = ()) -> list[int]:
+    is_good = np.ones(len(token_ids), dtype=np.bool_)
+    is_good[list(bad)] = False
+    return drafts.kept(np.array(token_ids), is_good).tolist()
 
 
 def test_right_drafts_are_kept_and_the_first_token_that_is_another():
@@ -32,9 +32,9 @@ def test_each_row_is_judged_alone():
     assert kept(drafted([], [3], [4, 5]), 9, 3, 1, 0, 5, 6) == [0, 1, 2, 3]
 
 
-def test_nothing_is_kept_behind_logits_that_are_not_finite():
-    assert kept(drafted([7, 8], [1]), 7, 8, 2, 1, 1, broken=(1, 3)) == [0]
-    assert kept(drafted([7, 8]), 7, 8, 2, broken=(2,)) == [0, 1]
+def test_a_token_that_is_not_good_and_what_follows_it_in_its_row_are_not_kept():
+    assert kept(drafted([7, 8], [1]), 7, 8, 2, 1, 1, bad=(1, 3)) == [0]
+    assert kept(drafted([7, 8]), 7, 8, 2, bad=(2,)) == [0, 1]
 
 
 def test_drafts_before_each_position_are_told():

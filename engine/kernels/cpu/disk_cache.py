@@ -2,8 +2,8 @@
 
 An entry is found by everything that decides its code: our sources, numba, llvmlite and Python, the processor with its
 features, the kernel's name with what is constant in it, and the types of its arguments. Nothing here can fail a start:
-what cannot be read is compiled, and what cannot be written is compiled again next time. Files are written beside their
-place and renamed, so that processes that start together see whole entries only.
+what cannot be read or used is compiled, and what cannot be written is compiled again next time, whatever the error.
+Files are written beside their place and renamed, so that processes that start together see whole entries only.
 
 numba's own `cache=True` is no help: it knows a closure by the constants in it, and those of ours are functions.
 """
@@ -58,7 +58,10 @@ class DiskCache:
 
     def __init__(self, name: str, folder: Path | None) -> None:
         self._name = name
-        self._folder = None if folder is None else folder / "kernels" / version()
+        self._folder: Path | None = None
+        if folder is not None:
+            with suppress(OSError):  # of our sources, which may be in no file
+                self._folder = folder / "kernels" / version()
 
     @property
     def cache_path(self) -> str | None:
@@ -67,6 +70,26 @@ class DiskCache:
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """The compiled form for `signature`; None: there is none that can be used."""
+        with suppress(Exception):
+            return self._load(signature, target_context)
+        return None
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Keep `compiled`, where that is possible."""
+        with suppress(Exception):
+            self._save(signature, compiled)
+
+    def enable(self) -> None:
+        """numba's door to turn it on; it always is."""
+
+    def disable(self) -> None:
+        """From now on nothing is kept."""
+        self._folder = None
+
+    def flush(self) -> None:
+        """Entries of other functions lie in the same folder: what is wrong is told by its name, never removed."""
+
+    def _load(self, signature: Any, target_context: Any) -> Any:
         target_context.refresh()
         path = self._path(signature, target_context.codegen())
         if path is None or not _is_private(path.parent):
@@ -78,29 +101,17 @@ class DiskCache:
         # Ours, by the digest, and made by this version of everything: what it cannot be is a stranger's.
         return CompileResult._rebuild(target_context, *pickle.loads(payload))  # noqa: S301
 
-    def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Keep `compiled`, where that is possible."""
+    def _save(self, signature: Any, compiled: Any) -> None:
         path = self._path(signature, compiled.codegen)
         if path is None or compiled.library.has_dynamic_globals or compiled.lifted:
             return
         payload = dumps(compiled._reduce())
-        with suppress(OSError):
-            if not path.parent.exists():
-                path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                path.parent.mkdir(mode=0o700, exist_ok=True)
-                _forget_oldest(path.parent.parent)
-            if _is_private(path.parent):
-                _write(path, hashlib.sha256(payload).digest() + payload)
-
-    def enable(self) -> None:
-        """numba's door to turn it on; it always is."""
-
-    def disable(self) -> None:
-        """From now on nothing is kept."""
-        self._folder = None
-
-    def flush(self) -> None:
-        """Entries of other functions lie in the same folder: what is wrong is told by its name, never removed."""
+        if not path.parent.exists():
+            path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            _forget_oldest(path.parent.parent)
+        if _is_private(path.parent):
+            _write(path, hashlib.sha256(payload).digest() + payload)
 
     def _path(self, signature: Any, codegen: Any) -> Path | None:
         if self._folder is None:

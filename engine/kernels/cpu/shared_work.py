@@ -3,12 +3,13 @@
 A phase is two counters, of items taken and of items done. Nothing depends on how many threads take part or when they
 come: one that comes late finds phases that are over, and one alone does everything. So nothing can wait for a thread
 that never came, and a step of hundreds of phases costs one call. Who waits spins, because the next phase is a few
-microseconds away, and gives its core away where others want it.
+microseconds away, and gives its core away where others want it. What a thread took and failed at is never done: it
+leaves word, and nobody waits any more.
 """
 
 import os
 from collections import abc
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from functools import cache
 from typing import Any
 
@@ -22,6 +23,8 @@ from engine.kernels.cpu.compiled import part, vector_code
 
 COUNTERS_PER_PHASE = 16  # int64: two cache lines, so that no phase slows another
 _DONE_BYTES = 64
+_FAILED = 1  # of the first phase's counters: not 0 once a thread has failed
+_FAILED_BYTES = 8 * _FAILED
 _PHASE_BYTES = 8 * COUNTERS_PER_PHASE
 _SPINS = 512  # tens of microseconds, before another thread may have the core
 
@@ -34,22 +37,39 @@ def counters(num_phases: int) -> NDArray[np.int64]:
     return np.zeros((num_phases, COUNTERS_PER_PHASE), np.int64)
 
 
-def run_together(num_threads: int, kernel: abc.Callable[..., None], *arguments: Any) -> None:
+def run_together(num_threads: int, kernel: abc.Callable[..., None], phases: NDArray[np.int64], *arguments: Any) -> None:
     """All phases of `kernel` are over and no thread is in it any more; the caller's is one of them. It must let
-    Python's other threads run, and the phases' counters are among `arguments`."""
+    Python's other threads run.
+
+    Where it fails in one of them, that error is raised once all have left it; what they wrote is worth nothing.
+    """
     if num_threads == 1:
-        kernel(*arguments)
+        kernel(phases, *arguments)
         return
-    helpers = [_threads(num_threads - 1).submit(kernel, *arguments) for _ in range(num_threads - 1)]
-    kernel(*arguments)
-    for helper in helpers:
-        if not helper.cancel():  # one that has not begun has nothing to do any more
-            helper.result()
+    helpers: list[futures.Future[None]] = []
+    try:
+        for _ in range(num_threads - 1):  # if one cannot be asked, those before it are waited for
+            helper = _threads(num_threads - 1).submit(_take_part, kernel, phases, *arguments)
+            helpers.append(helper)
+        _take_part(kernel, phases, *arguments)
+    finally:
+        begun = [helper for helper in helpers if not helper.cancel()]  # who has not has nothing to do any more
+        errors = [helper.exception() for helper in begun]
+    for error in filter(None, errors):
+        raise error
+
+
+def _take_part(kernel: abc.Callable[..., None], phases: NDArray[np.int64], *arguments: Any) -> None:
+    try:
+        kernel(phases, *arguments)
+    except BaseException:
+        phases[0, _FAILED] = 1
+        raise
 
 
 @cache
-def _threads(num_threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=num_threads, thread_name_prefix="compute")
+def _threads(num_threads: int) -> futures.ThreadPoolExecutor:
+    return futures.ThreadPoolExecutor(max_workers=num_threads, thread_name_prefix="compute")
 
 
 @vector_code
@@ -113,11 +133,13 @@ def done(phases: Any, phase: int, num_items: int) -> None:
 
 @part
 def wait(phases: Any, phase: int, num_items: int) -> None:
-    """All of the phase's items are done."""
+    """All of the phase's items are done, or a thread has failed and the kernel only has to come to its end."""
     address, num_spins = phases.ctypes.data + _PHASE_BYTES * phase + _DONE_BYTES, 0
     while _read(address) < num_items:
         num_spins += 1
         if num_spins % _SPINS == 0:
+            if _read(phases.ctypes.data + _FAILED_BYTES) != 0:
+                return
             _yield_core()
         else:
             _rest()

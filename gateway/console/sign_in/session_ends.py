@@ -43,8 +43,7 @@ class SessionEnds:
 
     async def end(self, session: Session) -> None:
         """It has ended here at once, and everywhere as soon as the database has it."""
-        now = datetime.now(UTC)
-        self._known = {each: expiry for each, expiry in self._known.items() if expiry > now}
+        self._forget_expired()
         self._known[session.id] = self._unwritten[session.id] = session.expires_at
         try:
             await self._write()
@@ -53,6 +52,7 @@ class SessionEnds:
 
     async def require_open(self, session: Session) -> None:
         """Raises SessionEndedError."""
+        self._forget_expired()
         if session.id in self._known:
             raise SessionEndedError
         try:
@@ -64,6 +64,13 @@ class SessionEnds:
         if has_ended:
             self._known[session.id] = session.expires_at
             raise SessionEndedError
+
+    def _forget_expired(self) -> None:
+        """Their cookies are worth nothing by themselves."""
+        now = datetime.now(UTC)
+        self._known, self._unwritten = (
+            {each: expiry for each, expiry in ends.items() if expiry > now} for ends in (self._known, self._unwritten)
+        )
 
     async def _write(self) -> None:
         """What could not be written before is. Raises DatabaseUnavailableError, TimeoutError."""

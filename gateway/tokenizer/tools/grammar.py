@@ -35,7 +35,7 @@ class CallGrammar:
 
     def calls_or_answer(self, schema: str) -> str:
         """Calls, or JSON that follows `schema`."""
-        answer = {"x-guidance": _LAYOUT, **json.loads(schema)}
+        answer = {**json.loads(schema), "x-guidance": _LAYOUT}
         return f"start: calls | answer\n{self._calls()}answer: %json {json.dumps(answer)}\n"
 
     def free(self) -> str:

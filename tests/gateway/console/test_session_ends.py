@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from gateway.auth.remembered import RememberedKey
+from gateway.console.sign_in import session_ends
 from gateway.console.sign_in.session_ends import SessionEndedError, SessionEnds
 from gateway.console.sign_in.sessions import Session
 from gateway.store.db import Database
@@ -18,6 +19,12 @@ from tests.gateway.world import World
 
 NOW = datetime.now(UTC)
 KEY = RememberedKey("0123456789Ab", NOW, None)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database is up, however busy the machine is."""
+    monkeypatch.setattr(session_ends, "PATIENCE_S", 60.0)
 
 
 def session(name: str, expires_at: datetime = NOW + timedelta(hours=1)) -> Session:
@@ -35,6 +42,7 @@ async def is_in(visitor: Visitor) -> bool:
     return (await visitor.get("/console/tenants")).url.path == "/console/tenants"
 
 
+@pytest.mark.usefixtures("patient")
 async def test_signing_out_ends_the_session_for_a_copied_cookie_at_every_gateway(
     world: World, second_world: World, visitors: Visitors
 ):
@@ -52,6 +60,7 @@ async def test_signing_out_ends_the_session_for_a_copied_cookie_at_every_gateway
     await elsewhere.close()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_pages_that_keep_themselves_up_to_date_end_with_the_session(visitors: Visitors):
     ada = await visitors.administrator()
     told = []
@@ -89,6 +98,7 @@ async def test_while_the_database_is_away_nobody_is_signed_out_but_those_who_did
         await proxy.shut()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_what_would_have_expired_anyway_is_forgotten(database: Database):
     ends = SessionEnds(database)
 
@@ -99,3 +109,14 @@ async def test_what_would_have_expired_anyway_is_forgotten(database: Database):
     async with database.session() as connection:
         found = await connection.execute(text("SELECT session_id FROM console_session_end"))
         assert found.scalars().all() == ["new"]
+
+
+@pytest.mark.usefixtures("patient")
+async def test_what_has_expired_is_forgotten_though_nobody_signs_out_any_more(database: Database):
+    ends = SessionEnds(database)
+    await ends.end(session("old", NOW - timedelta(hours=1)))
+
+    await ends.require_open(session("new"))
+
+    assert not ends._known
+    assert not ends._unwritten

@@ -5,12 +5,14 @@ from collections import abc
 from dataclasses import replace
 
 import jwt
+import pytest
 import pytest_asyncio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.console.sign_in import session_ends
 from gateway.http.door import HttpDoor
 from gateway.store.audit import list_audit_events
 from gateway.store.enums import Role
@@ -23,6 +25,12 @@ from tests.gateway.console.visitors import Visitors, texts
 from tests.gateway.world import CHANGE, World
 
 ALICE = "jwtIssuers/login/subjects/alice"
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database is up, however busy the machine is."""
+    monkeypatch.setattr(session_ends, "PATIENCE_S", 60.0)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

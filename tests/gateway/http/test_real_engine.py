@@ -35,6 +35,13 @@ WEATHER = {
 ASKED = [{"role": "user", "content": "What is the weather in Paris for the next 3 days?"}]
 
 
+def is_held_to_schema(text: str) -> bool:
+    """Whether `text` is as CITY says; which city and how many days is the model's word, and the machine's."""
+    document = json.loads(text)
+    cities, days = CITY["properties"]["city"]["enum"], document["days"]
+    return document.keys() == {"city", "days"} and document["city"] in cities and type(days) is int and 1 <= days <= 9
+
+
 @pytest_asyncio.fixture
 async def model_sdk(closed_world: World, tmp_path: Path) -> abc.AsyncIterator[tuple[openai.AsyncOpenAI, str]]:
     """A client of a gateway over an engine in this process, and the name of its model."""
@@ -61,8 +68,7 @@ async def test_formats_and_tools_are_held_to(model_sdk: tuple[openai.AsyncOpenAI
 
     wanted = {"type": "json_schema", "json_schema": {"name": "trip", "schema": CITY, "strict": True}}
     chat = await sdk.chat.completions.create(**asked, response_format=wanted)
-    document = json.loads(chat.choices[0].message.content)
-    assert (document.keys(), document["city"]) == ({"city", "days"}, "Paris")
+    assert is_held_to_schema(chat.choices[0].message.content)
     assert chat.choices[0].finish_reason == "stop"
 
     for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
@@ -70,14 +76,16 @@ async def test_formats_and_tools_are_held_to(model_sdk: tuple[openai.AsyncOpenAI
             **asked, tools=[WEATHER], tool_choice=choice, parallel_tool_calls=False
         )
         (call,) = called.choices[0].message.tool_calls
-        assert json.loads(call.function.arguments)["city"] == "Paris"
+        assert is_held_to_schema(call.function.arguments)
         assert called.choices[0].finish_reason == "tool_calls"
         assert called.choices[0].message.content is None
 
-    stream = await sdk.chat.completions.create(**asked, tools=[WEATHER], tool_choice="required", stream=True)
+    stream = await sdk.chat.completions.create(
+        **asked, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, stream=True
+    )
     deltas = [chunk.choices[0].delta async for chunk in stream]
     streamed = [call for delta in deltas for call in delta.tool_calls or ()]
-    assert all(json.loads(call.function.arguments)["days"] in range(1, 10) for call in streamed)
+    assert all(is_held_to_schema(call.function.arguments) for call in streamed)
     assert streamed
     assert not "".join(delta.content or "" for delta in deltas)
 
@@ -87,7 +95,7 @@ async def test_formats_and_tools_are_held_to(model_sdk: tuple[openai.AsyncOpenAI
         {"role": "tool", "tool_call_id": call.id, "content": "rain"},
     ]
     answer = await sdk.chat.completions.create(**(asked | {"messages": messages}), tools=[WEATHER])
-    assert answer.choices[0].message.content
+    assert answer.choices[0].finish_reason in ("stop", "length", "tool_calls")
 
     for bad in (
         {"type": "object", "properties": {"a": {"type": "strin"}}},
@@ -103,5 +111,5 @@ async def test_formats_and_tools_are_held_to(model_sdk: tuple[openai.AsyncOpenAI
     )
     logprobs = text.choices[0].logprobs
     assert logprobs.token_logprobs[0] is None
-    assert all(each < 0 for each in logprobs.token_logprobs[1:])
+    assert all(each <= 0 for each in logprobs.token_logprobs[1:])
     assert "".join(logprobs.tokens) == text.choices[0].text

@@ -451,7 +451,7 @@ class SamplingOptions(_message.Message):
 
     @_builtins.property
     def allowed_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The only tokens that may be drawn; those that end the output are no exception. Empty: all."""
+        """The only tokens that may be drawn; those that end the output are no exception. Empty: all. At most 65,536."""
 
     def __init__(
         self,
