@@ -57,7 +57,7 @@ def check_attention(case: Case, device: torch.device, *, num_padding: int = 0, n
     plan = scene.plan if num_splits is None else _with_splits(scene, num_splits)
     with poisoned():
         attended = attention.attend(scene.qkv, scene.rotation, scene.cached, plan, case.window)
-    error = _error(attended.view(expected.shape), expected)
+    error = _error(attended.view(expected.shape), expected, relative=True)
     # NaN where nothing was written, there and here.
     stored = _error(scene.cached.double().nan_to_num(1e9), cached.double().nan_to_num(1e9))
     steps = "" if num_splits is None else f", {num_splits} splits"
