@@ -14,6 +14,7 @@ from torch import Tensor
 
 from engine.kernels.triton.cache import rotate_and_store
 from engine.kernels.triton.chunks import TritonChunks
+from engine.kernels.triton.keys import sum_values
 from engine.kernels.triton.launches import OPTIONS, next_power_of_2
 
 _LOG2_E = 1.4426950408889634
@@ -174,32 +175,11 @@ def _attend_tiles(
 
     end = first_position + num_queries
     begin = tl.maximum(first_position - window + 1, 0) if has_window else 0
-    largest = tl.full((block_m,), float("-inf"), tl.float32)
-    total = tl.zeros((block_m,), tl.float32)
-    summed = tl.zeros((block_m, block_d), tl.float32)
-    for start in range(begin, end, block_n):
-        n = start + tl.arange(0, block_n)
-        is_key = n < end
-        block = tl.load(table + row * table_width + n // block_size, mask=is_key, other=0).to(tl.int64)
-        slots = cached + block * block_stride + (n % block_size) * slot_stride + kv_head * head_dim
-        keys = tl.load(slots[None, :] + d[:, None], mask=is_key[None, :] & (d < head_dim)[:, None], other=0.0)
-        scores = tl.dot(queries, keys.to(product), input_precision=precision) * scale
-        is_seen = is_key[None, :] & (n[None, :] <= position[:, None])
-        if has_window:
-            is_seen = is_seen & (n[None, :] > position[:, None] - window)
-        scores = tl.where(is_seen, scores, float("-inf"))
-        larger = tl.maximum(largest, tl.max(scores, 1))
-        # A row that has seen no key yet must not subtract one infinity from another.
-        base = tl.where(larger == float("-inf"), 0.0, larger)
-        weights = tl.exp2(scores - base[:, None])
-        fading = tl.exp2(largest - base)
-        values = tl.load(
-            slots[:, None] + value_offset + d[None, :], mask=is_key[:, None] & (d < head_dim)[None, :], other=0.0
-        )
-        total = total * fading + tl.sum(weights, 1)
-        rounded = weights.to(values.dtype).to(product)
-        summed = tl.dot(rounded, values.to(product), summed * fading[:, None], input_precision=precision)
-        largest = larger
+    blocks, slots = table + row * table_width, cached + kv_head * head_dim
+    _, total, summed = sum_values(
+        queries, position, slots, blocks, begin, end, block_stride, slot_stride, value_offset, scale, window,
+        head_dim, block_size, block_m, block_n, block_d, precision, product, has_window,
+    )  # fmt: skip
     attended = summed / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(output + places, attended.to(output.dtype.element_ty), mask=is_real)
 
@@ -246,28 +226,12 @@ def _attend_decodes(
     per_split = tl.cdiv(tl.cdiv(position + 1 - first, num_splits), block_n) * block_n
     begin = first + split * per_split
     end = tl.minimum(begin + per_split, position + 1)
-    largest = tl.full((block_m,), float("-inf"), tl.float32)
-    total = tl.zeros((block_m,), tl.float32)
-    summed = tl.zeros((block_m, block_d), tl.float32)
-    for start in range(begin, end, block_n):
-        n = start + tl.arange(0, block_n)
-        is_key = n < end
-        block = tl.load(table + row * table_width + n // block_size, mask=is_key, other=0).to(tl.int64)
-        slots = cached + block * block_stride + (n % block_size) * slot_stride + kv_head * head_dim
-        keys = tl.load(slots[None, :] + d[:, None], mask=is_key[None, :] & (d < head_dim)[:, None], other=0.0)
-        scores = tl.dot(queries, keys.to(product), input_precision=precision) * scale
-        scores = tl.where(is_key[None, :], scores, float("-inf"))
-        larger = tl.maximum(largest, tl.max(scores, 1))
-        base = tl.where(larger == float("-inf"), 0.0, larger)
-        weights = tl.exp2(scores - base[:, None])
-        fading = tl.exp2(largest - base)
-        values = tl.load(
-            slots[:, None] + value_offset + d[None, :], mask=is_key[:, None] & (d < head_dim)[None, :], other=0.0
-        )
-        total = total * fading + tl.sum(weights, 1)
-        rounded = weights.to(values.dtype).to(product)
-        summed = tl.dot(rounded, values.to(product), summed * fading[:, None], input_precision=precision)
-        largest = larger
+    blocks, slots = table + row * table_width, cached + kv_head * head_dim
+    positions = position + tl.zeros((block_m,), tl.int32)
+    largest, total, summed = sum_values(
+        queries, positions, slots, blocks, begin, end, block_stride, slot_stride, value_offset, scale, window,
+        head_dim, block_size, block_m, block_n, block_d, precision, product, has_window=False,
+    )  # fmt: skip
     attended = summed / tl.where(total == 0.0, 1.0, total)[:, None]
     if num_splits == 1:
         tl.store(partial + places, attended.to(partial.dtype.element_ty), mask=is_real)
