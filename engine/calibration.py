@@ -70,7 +70,10 @@ def step_counts(plan: StepPlan) -> Vector:
     lengths, starts = plan.num_tokens[num_rows:], plan.starts[num_rows:]
     prefill_keys = sum(map(num_chunk_keys, starts, lengths))
     num_decodes = sum(plan.num_tokens[:num_rows])
-    decode_keys = sum(map(num_chunk_keys, plan.starts[:num_rows], plan.num_tokens[:num_rows]))
+    if num_decodes == num_rows:  # without drafts, as in most steps: each token sees those before it, and itself
+        decode_keys = sum(plan.starts[:num_rows]) + num_rows
+    else:
+        decode_keys = sum(map(num_chunk_keys, plan.starts[:num_rows], plan.num_tokens[:num_rows]))
     num_copied = sum(len(copy.device_block_ids) for copy in plan.copies)
     return np.array((1.0, sum(lengths), prefill_keys, num_decodes, decode_keys, num_copied))
 
@@ -113,8 +116,10 @@ class Calibrator:
         counts = step_counts(plan)
         expected_ns = max(1.0, float(counts @ self._coefficients))
         relative = counts / min(max(elapsed_ns, expected_ns / MAX_SURPRISE), expected_ns * MAX_SURPRISE)
-        self._seen = self._seen * FORGETTING + np.outer(relative, relative)
-        self._seen_target = self._seen_target * FORGETTING + relative
+        self._seen *= FORGETTING
+        self._seen += relative[:, None] * relative
+        self._seen_target *= FORGETTING
+        self._seen_target += relative
 
     def observe_copies(self, timings: abc.Iterable[CopyTiming]) -> None:
         """These copies have ended."""

@@ -3,8 +3,9 @@
 The first line has the version, the settings and the policies; each further one a call, in order: `t` is its time in
 nanoseconds, `e` the method, the rest its arguments, `raised` the error that it ended with, if it did. A `plan` line has
 the plan's step and digest, so that a replay can be compared step by step. Of tokens the log has only how many there
-were, whether one of them ended its sequence, and which blocks of them are the same: no prompt and no output can be read
-from it. `RecordedScheduler` writes it, `replay` reads it. Knows no tensors, no clock.
+were, whether one of them ended its sequence, which blocks of them are the same, and where two prompts part; of the
+candidates of a beam also how likely they were. No prompt and no output can be read from it. `RecordedScheduler` writes
+it, `replay` reads it. Knows no tensors, no clock.
 
     {"version": 1, "config": {...}, "scheduling_policy": {"name": "fair", "options": {}}, "preemption_policy": {...}}
     {"t": 0, "e": "add", "request": {"id": "r0", "path": [["o", 1.0], ["t", 1.0]], "prompt": 12, "output": 4, ...}}
@@ -29,7 +30,7 @@ from engine.core.scheduler import Scheduler
 from engine.core.stats import SchedulerStats
 from engine.core.types import CopyId, FinishReason, Nanos, PriorityClass, Request
 from engine.logged_blocks import LoggedBlocks
-from engine.logged_requests import DIGEST_BYTES, request_to_json
+from engine.logged_requests import DIGEST_BYTES, candidates_to_json, request_to_json
 
 VERSION = 1
 
@@ -97,6 +98,7 @@ class Driven(Protocol):
     def plan(self, now: Nanos) -> StepPlan | None: ...
     def commit(self, output: StepOutput, now: Nanos) -> list[Event]: ...
     def complete_copies(self, copy_ids: abc.Iterable[CopyId], now: Nanos) -> list[Event]: ...
+    def requeue(self, now: Nanos) -> list[Event]: ...
     def fail_all(self, error: str, now: Nanos) -> list[Event]: ...
     def grant(self, generation_id: str, max_output_tokens: int, now: Nanos) -> None: ...
     def set_reader_blocked(self, generation_id: str, blocked: bool, now: Nanos) -> None: ...
@@ -182,6 +184,10 @@ class RecordedScheduler:
             "errors": dict(output.errors),
             "copies": list(output.completed_copies),
             "proposed": {row: count for row, count in output.proposed.items() if count},
+            "candidates": candidates_to_json(output, self._blocks.offered(output), self._stops_of)
+            if output.candidates
+            else {},
+            "certain": {row: count for row, count in output.certain.items() if count},
         }
         arguments |= {name: value for name, value in optional.items() if value}
         emitting = self._blocks.emitting(output)
@@ -194,6 +200,10 @@ class RecordedScheduler:
         ids = tuple(copy_ids)
         with self._recording("complete_copies", now, copies=list(ids)):
             return self._told(self.scheduler.complete_copies(ids, now))
+
+    def requeue(self, now: Nanos) -> list[Event]:
+        with self._recording("requeue", now):
+            return self._told(self.scheduler.requeue(now))
 
     def fail_all(self, error: str, now: Nanos) -> list[Event]:
         with self._recording("fail_all", now):
@@ -262,10 +272,13 @@ class RecordedScheduler:
         for row, token_ids in output.accepted.items():
             if row in output.ended:
                 ended[row] = len(token_ids)
-            stops = self._stops.get(self._generations.get(row, ""), frozenset())
+            stops = self._stops_of(row)
             if stops and not stops.isdisjoint(token_ids):
                 ended[row] = next(n for n, token_id in enumerate(token_ids, start=1) if token_id in stops)
         return ended
+
+    def _stops_of(self, row: int) -> frozenset[int]:
+        return self._stops.get(self._generations.get(row, ""), frozenset())
 
 
 def inner_scheduler(scheduler: Driven) -> Scheduler:
@@ -279,5 +292,7 @@ def plan_digest(plan: StepPlan) -> str:
     copies = [(copy.copy_id, copy.direction.value, copy.device_block_ids, copy.host_block_ids) for copy in plan.copies]
     drafts = (plan.num_drafts, plan.draft_limits) if plan.num_drafts or plan.draft_limits else ()  # as in older logs
     columns = (plan.rows, plan.starts, plan.num_tokens, plan.samples, *drafts)
-    decisions = repr((plan.step_id, plan.stopped, starts, plan.new_blocks, columns, copies))
+    on_device = (plan.block_copies,) if plan.block_copies else ()  # likewise
+    chosen = (tuple(row for row, _ in plan.chosen),) if plan.chosen else ()  # the tokens are nobody's to guess
+    decisions = repr((plan.step_id, plan.stopped, starts, plan.new_blocks, columns, copies, *on_device, *chosen))
     return hashlib.blake2b(decisions.encode(), digest_size=DIGEST_BYTES).hexdigest()

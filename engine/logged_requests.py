@@ -1,9 +1,14 @@
-"""A request as a line of the decision log has it. No text, and no tokens that text could be guessed from."""
+"""Requests, and what a search has found, as a line of the decision log has them.
+
+No text, and no tokens that text could be guessed from.
+"""
 
 import hashlib
+from collections import abc
 from dataclasses import asdict
 from typing import Any
 
+from engine.core.plan import StepOutput
 from engine.core.types import Request
 
 DIGEST_BYTES = 8
@@ -26,6 +31,7 @@ def request_to_json(request: Request) -> Json:
     if request.stop_token_ids or request.sampling.constraint is not None:
         line["stops"] = True
     line |= {} if request.speculates else {"speculates": False}
+    line |= {} if request.beam_search is None else {"beam_search": asdict(request.beam_search)}
     if request.sampling.num_prompt_logprobs is not None:  # it computes what others would find in the cache
         line["scored"] = True
     if request.policy_revision:
@@ -33,3 +39,16 @@ def request_to_json(request: Request) -> Json:
     if request.cache_salt:  # that two are equal is all that matters
         line["salt"] = hashlib.blake2b(request.cache_salt, digest_size=DIGEST_BYTES).hexdigest()
     return line
+
+
+def candidates_to_json(
+    output: StepOutput, blocks: abc.Mapping[int, object], stops_of: abc.Callable[[int], abc.Set[int]]
+) -> dict[int, Json]:
+    """By row, of the candidates how likely each is, which of them end the output, and what blocks they fill."""
+    told: dict[int, Json] = {}
+    for row, candidates in output.candidates.items():
+        stops = stops_of(row)
+        ends = [nth for nth, each in enumerate(candidates) if each.token_id in stops]
+        told[row] = {"logprobs": [each.logprob for each in candidates]} | ({"stops": ends} if ends else {})
+        told[row] |= {"blocks": blocks[row]} if row in blocks else {}
+    return told

@@ -56,10 +56,10 @@ STEP_FAILED = "the engine could not compute the request"
 
 
 class Runner(Protocol):
-    """Computes steps, and copies blocks beside them. What it raises ends every request that has not ended.
+    """Computes steps, and copies blocks beside them. What it raises ends every request that has not ended, but for a
+    MemoryError of `execute`: then those of the step are computed again, and the others stay as they are.
 
-    A copy that fails makes `execute` or `take_completed` raise once; it is told as completed after that, so that its
-    blocks can be used again.
+    A copy that failed raises once, from `execute` or `take_completed`, and is told as completed after that.
     """
 
     def execute(self, plan: StepPlan) -> StepOutput: ...
@@ -159,12 +159,12 @@ class EngineLoop:
         return True
 
     def _execute(self, plan: StepPlan) -> StepOutput | None:
-        """The plan's output; None if the runner raised, and then every request has ended."""
+        """The plan's output; None if the runner raised, and then its requests wait again, or every one has ended."""
         try:
             return self._runner.execute(plan)
-        except Exception:  # whatever a device throws ends the requests, not the process
+        except Exception as error:  # whatever a device throws ends the requests, not the process
             log.exception("step failed", step_id=plan.step_id, num_rows=len(plan.rows), num_requests=len(self._outlets))
-            self._fail_all()
+            self._fail(can_retry=isinstance(error, MemoryError))
             return None
 
     def _take_copies(self) -> None:
@@ -173,15 +173,16 @@ class EngineLoop:
             copy_ids = self._runner.take_completed()
         except Exception:  # as above
             log.exception("copy failed", num_requests=len(self._outlets))
-            self._fail_all()
+            self._fail()
             self._commands.put(TakeCopies())  # it is told as completed now
             return
         if copy_ids:
             self._emit(self._scheduler.complete_copies(copy_ids, self.now()))
 
-    def _fail_all(self) -> None:
+    def _fail(self, *, can_retry: bool = False) -> None:
         self._num_failures_in_a_row += 1
-        self._emit(self._scheduler.fail_all(STEP_FAILED, self.now()))
+        can_retry, now = can_retry and self._num_failures_in_a_row < MAX_FAILURES_IN_A_ROW, self.now()
+        self._emit(self._scheduler.requeue(now) if can_retry else self._scheduler.fail_all(STEP_FAILED, now))
 
     def _count_step(self, plan: StepPlan, step_ns: int) -> None:
         self._num_failures_in_a_row = 0
@@ -255,9 +256,7 @@ class EngineLoop:
         """The policies that would be in force. Raises PolicyError where one needs what the other does not do."""
         if self._policies is None:
             return None
-        policies = Policies(
-            command.scheduling or self._policies.scheduling, command.preemption or self._policies.preemption
-        )
+        policies = self._policies.switched(command.scheduling, command.preemption)
         check_pair(policies.scheduling, policies.preemption)
         return policies
 

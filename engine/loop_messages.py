@@ -169,6 +169,10 @@ class Policies:
     scheduling: SchedulingPolicy
     preemption: PreemptionPolicy
 
+    def switched(self, scheduling: SchedulingPolicy | None, preemption: PreemptionPolicy | None) -> "Policies":
+        """With these instead, as far as they are given."""
+        return Policies(scheduling or self.scheduling, preemption or self.preemption)
+
 
 @dataclass(frozen=True, slots=True)
 class SetPolicies:

@@ -17,8 +17,11 @@ PolicyError                  the policy cannot be used as it was asked for; the 
 """
 
 import inspect
+import os
+import sys
 from collections import abc
-from importlib.metadata import EntryPoint, entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any
 
 from engine.core.policy import PreemptionPolicy, SchedulingPolicy
@@ -78,7 +81,34 @@ def check_pair(scheduling: SchedulingPolicy, preemption: PreemptionPolicy) -> No
 
 def installed(group: str) -> tuple[str, ...]:
     """The names that one of the two groups offers, in order."""
-    return tuple(sorted({entry.name for entry in entry_points(group=group)}))
+    return tuple(sorted({entry.name for entry in _entries(group)}))
+
+
+def _find(group: str, name: str) -> dict[str, EntryPoint]:
+    """What goes by that name, by what it is."""
+    return {entry.value: entry for entry in _entries(group).select(name=name)}
+
+
+def _entries(group: str) -> EntryPoints:
+    """What is installed now. To read it anew takes as long as a step: a file of every distribution.
+
+    A distribution that comes or goes is seen, as its folder's parent changes; an `entry_points.txt` that is rewritten
+    inside a folder that stays is not, until a name is asked for that is not there.
+    """
+    return _read_entries(group, tuple((folder, _changed_ns(folder)) for folder in sys.path))
+
+
+@lru_cache(maxsize=8)
+def _read_entries(group: str, path: tuple[tuple[str, int], ...]) -> EntryPoints:
+    return entry_points(group=group)
+
+
+def _changed_ns(folder: str) -> int:
+    """When a distribution last came to `folder`, or went; 0 for what is no folder."""
+    try:
+        return os.stat(folder or os.curdir).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _load(group: str, name: str, options: abc.Mapping[str, str]) -> Any:  # a stranger's class: the caller checks it
@@ -100,7 +130,10 @@ def _load(group: str, name: str, options: abc.Mapping[str, str]) -> Any:  # a st
 
 
 def _entry_point(group: str, name: str) -> EntryPoint:
-    found = {entry.value: entry for entry in entry_points(group=group, name=name)}
+    found = _find(group, name)
+    if not found:  # or it is just being installed
+        _read_entries.cache_clear()
+        found = _find(group, name)
     if not found:
         names = installed(group)
         raise UnknownPolicyError(f"there is no policy {name}; installed are: {', '.join(names)}", names)
@@ -160,5 +193,5 @@ def _name(policy: object) -> str:
     """As it is installed, or its class where it was made by hand."""
     kind = type(policy)
     value = f"{kind.__module__}:{kind.__qualname__}"
-    entries = (*entry_points(group=SCHEDULING_GROUP), *entry_points(group=PREEMPTION_GROUP))
+    entries = (*_entries(SCHEDULING_GROUP), *_entries(PREEMPTION_GROUP))
     return next((entry.name for entry in entries if entry.value == value), value)

@@ -140,6 +140,8 @@ class RequestTrace:
         attributes[attribute] = int(attributes.get(attribute, 0)) + number
 
     def _finish(self, finished: Finished, at: Nanos) -> None:
+        if finished.timings.decode_ns and self._segments[-1].name == semconv.SPAN_PREFILL and not self._has_tokens:
+            self._add_search(finished, at)
         self._segments[-1].attributes[semconv.ATTRIBUTE_FINISH_REASON] = finished.reason.value
         prefill = [segment for segment in self._segments if segment.name == semconv.SPAN_PREFILL]
         for segment in prefill[-1:]:
@@ -149,6 +151,12 @@ class RequestTrace:
                 semconv.ATTRIBUTE_CHUNKS: finished.timings.num_prefill_steps,
             }
         self._export(at, finished.moves, has_failed=finished.reason is FinishReason.ERROR)
+
+    def _add_search(self, finished: Finished, at: Nanos) -> None:
+        """It has emitted nothing before its end, and yet decoded: the beams of a search."""
+        self._begin(semconv.SPAN_DECODE, Nanos(max(self._segments[-1].start, at - finished.timings.decode_ns)))
+        self._add(semconv.ATTRIBUTE_OUTPUT_TOKENS, finished.usage.num_output_tokens)
+        self._add(semconv.ATTRIBUTE_STEPS, finished.timings.num_decode_steps + 1)
 
     def _export(self, at: Nanos, moves: tuple[Move, ...], *, has_failed: bool) -> None:
         self._segments[-1].end = at

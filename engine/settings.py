@@ -36,7 +36,7 @@ DEFAULT_CUDA_BATCHED_TOKENS = 2048
 CPU_MEMORY_SHARE = 0.25  # the gateway, Postgres and the page cache live in the same memory
 CUDA_MEMORY_SHARE = 0.85  # what a step's activations need must stay free
 HOST_MEMORY_SHARE = 0.25  # on a CPU beside the device pool's, but only what was swapped out takes memory there
-MAX_CPU_KV_CACHE_BYTES = 2 << 30  # 90,000 tokens of the default model; clearing more would only make the start slow
+MAX_CPU_KV_CACHE_BYTES = 2 << 30  # 90,000 tokens of the default model; more is others' memory until it is asked for
 
 
 METRICS_OFF = "off"

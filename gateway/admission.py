@@ -118,8 +118,7 @@ class Admission:
         asked = together([self._ask(principal, demand) for demand in demands])
         violations = await find_violations(self._quota, asked.limits, asked.charge)
         if any(violation.limit.mode is not Mode.BORROW for violation in violations):
-            denied = Denied(violations)
-            raise self._recorded(asked, Refused(denied, refusal(denied, asked.charge, asked.now)))
+            raise self._recorded(asked, _refused(asked, Denied(violations)))
 
     async def forecast(self, principal: Principal, demand: Demand) -> Forecast:
         """What `admit` would do now, by what was known a moment ago. Nothing is held, counted or recorded.
@@ -136,7 +135,7 @@ class Admission:
             if taken is not None:
                 taken.give_back()
                 return Forecast(None, is_best_effort=True)
-        return Forecast(refusal(Denied(violations), asked.charge, asked.now), is_best_effort=False)
+        return Forecast(_refused(asked, Denied(violations)).error, is_best_effort=False)
 
     def limits_left(self, principal: Principal, demand: Demand) -> tuple[tuple[Limit, Remaining], ...]:
         """What is left of each limit over `demand`, as far as is known here.
@@ -177,7 +176,7 @@ class Admission:
             self._quota.settle(admitted.demand.generation_id, used)
         else:
             admitted.slices.settle(used)
-        if is_first and is_whole:
+        if is_first and is_whole and admitted.demand.num_beams == 1:  # what a search needs says nothing of the others
             self._expected.observe(admitted.path[-1].id, admitted.demand.model, num_output_tokens)
 
     def release(self, admitted: Admitted) -> None:
@@ -198,7 +197,9 @@ class Admission:
     def _ask(self, principal: Principal, demand: Demand) -> Asked:
         """What is asked of the quota. Raises ClassNotGrantedError."""
         asked = ask(self._cache.current, principal, demand, self._now())
-        if asked.reservation is ReservationMode.HARD or not counts_output(asked.limits):
+        # A search says nothing of its tokens before its end: nobody would know when it needs more.
+        is_whole = asked.reservation is ReservationMode.HARD or demand.num_beams > 1
+        if is_whole or not counts_output(asked.limits):
             return asked
         expected = self._expected.expected(str(asked.team.id), demand.model)
         room = largest_output(asked.limits, demand.num_input_tokens)
@@ -212,7 +213,7 @@ class Admission:
             lent = await self._borrow(asked)
             if lent is not None:
                 return lent
-        return Refused(verdict, refusal(verdict, asked.charge, asked.now))
+        return _refused(asked, verdict)
 
     async def _borrow(self, asked: Asked) -> Admitted | None:
         """The request as best effort, charged to none of the limits that let it borrow; None where nothing is idle."""
@@ -259,6 +260,7 @@ class Admission:
             slices=slices,
             is_best_effort=is_best_effort,
             has_durable_usage=team.has_durable_usage,
+            speculates=team.speculates,
         )
 
     def _recorded(self, asked: Asked, refused: Refused) -> GatewayError:
@@ -285,3 +287,7 @@ class Admission:
         )
         current_limits = partial(self._live.limits_over, asked.principal, demand.model)
         return OutputSlices(self._quota, holding, partial(self._note_shadows, asked), current_limits=current_limits)
+
+
+def _refused(asked: Asked, denied: Denied) -> Refused:
+    return Refused(denied, refusal(denied, asked.charge, asked.now, asked.demand.num_beams))

@@ -22,7 +22,7 @@ _MEMO = LimitsMemo()
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one request wants. Empty `priority_class`: the team's default."""
+    """What one request wants. Empty `priority_class`: the team's default. `max_output_tokens` are of all its beams."""
 
     generation_id: str
     model: str
@@ -30,6 +30,7 @@ class Demand:
     num_input_tokens: int
     max_output_tokens: int
     when_exhausted: WhenExhausted = WhenExhausted.PAUSE
+    num_beams: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Admitted:
 
     `slices` keeps the generation supplied where less than it may use is held at first; None where all of it is.
     `limits_left`: what was left of each limit afterwards, as far as was known here. `has_durable_usage`: the caller
-    hears of the end only when its usage is on disk.
+    hears of the end only when its usage is on disk. `speculates`: tokens may be guessed ahead for the team.
     """
 
     demand: Demand
@@ -52,6 +53,7 @@ class Admitted:
     slices: OutputSlices | None = None
     is_best_effort: bool = False
     has_durable_usage: bool = False
+    speculates: bool = True
 
     @property
     def reserved_tokens(self) -> int:

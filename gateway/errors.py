@@ -143,8 +143,10 @@ class NotFoundError(GatewayError):
     code = grpc.StatusCode.NOT_FOUND
     reason = "RESOURCE_NOT_FOUND"
 
-    def __init__(self, resource: str) -> None:
-        super().__init__(f"{resource} was not found", metadata={"resource": resource})
+    def __init__(self, resource: str, hint: str = "") -> None:
+        """`hint` is what the caller can do about it."""
+        text = f"{resource} was not found"
+        super().__init__(f"{text}: {hint}" if hint else text, metadata={"resource": resource})
 
 
 class AlreadyExistsError(GatewayError):

@@ -6,7 +6,8 @@ GatewayError
 ├── InvalidFieldError               INVALID_ARGUMENT     + BadRequest
 │   ├── ContextLengthError                               CONTEXT_LENGTH
 │   ├── ExceedsKvPoolError                               EXCEEDS_KV_POOL
-│   └── PromptTooLargeError                              PROMPT_TOO_LARGE
+│   ├── PromptTooLargeError                              PROMPT_TOO_LARGE
+│   └── OutputCannotGoOnError                            OUTPUT_CANNOT_GO_ON, usage so far in the metadata
 ├── QueueTimeoutError               RESOURCE_EXHAUSTED   QUEUE_TIMEOUT
 ├── DeadlineUnattainableError       RESOURCE_EXHAUSTED   DEADLINE_UNATTAINABLE
 ├── DeadlineExceededError           DEADLINE_EXCEEDED    DEADLINE_EXCEEDED, partial usage in the metadata
@@ -21,9 +22,21 @@ GatewayError
 └── GenerationAbortedError          ABORTED              GENERATION_CANCELLED, by an administrator
 """
 
+from collections import abc
+
 import grpc
 
-from gateway.errors import GatewayError, InvalidFieldError, NotFoundError, PreconditionError, UnavailableError
+from gateway.errors import (
+    FieldViolation,
+    GatewayError,
+    InvalidFieldError,
+    NotFoundError,
+    PreconditionError,
+    UnavailableError,
+)
+from gateway.words import listed
+
+MAX_NAME_CHARS = 256  # of a name that is told back: over HTTP it may be as long as a head
 
 
 class ContextLengthError(InvalidFieldError):
@@ -42,6 +55,19 @@ class PromptTooLargeError(InvalidFieldError):
     """The request message is over the size limit."""
 
     reason = "PROMPT_TOO_LARGE"
+
+
+class OutputCannotGoOnError(InvalidFieldError):
+    """What the request holds its output to has led to where nothing may follow. What was computed is billed.
+
+    Each of `fields` has a part in it; `problem` is what is wrong with them.
+    """
+
+    reason = "OUTPUT_CANNOT_GO_ON"
+
+    def __init__(self, fields: abc.Sequence[str], problem: str, *, input_tokens: int, output_tokens: int) -> None:
+        usage = {"input_tokens": str(input_tokens), "output_tokens": str(output_tokens)}
+        super().__init__(*(FieldViolation(field, problem) for field in fields), metadata=usage)
 
 
 class QueueTimeoutError(GatewayError):
@@ -66,12 +92,15 @@ class DeadlineExceededError(GatewayError):
 
 
 class ModelNotFoundError(NotFoundError):
-    """No engine serves the model, or the key has no grant for it: the same answer."""
+    """No engine serves the model, or the key has no grant for it: the same answer.
+
+    `usable` are those that the key may use now: nobody learns of others.
+    """
 
     reason = "MODEL_NOT_FOUND"
 
-    def __init__(self, model: str) -> None:
-        super().__init__(f"model {model!r}")
+    def __init__(self, model: str, usable: abc.Sequence[str] = ()) -> None:
+        super().__init__(f"model {model[:MAX_NAME_CHARS]!r}", f"this key may use {listed(usable)}" if usable else "")
 
 
 class RequestIdReusedError(PreconditionError):

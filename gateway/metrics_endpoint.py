@@ -16,6 +16,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from gateway.accepting import stop_accepting
 from gateway.errors import SettingsError
 
 ANSWER_TIMEOUT_S = 10.0
@@ -45,7 +46,7 @@ class MetricsEndpoint:
     async def close(self) -> None:
         """The address is free again."""
         if self._server is not None:
-            self._server.close()
+            await stop_accepting(self._server)
         self._socket.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -87,6 +87,6 @@ async def _num_idle_tokens(engine: Engine) -> int:
         stats = await engine.stats()
     except NoEngineError:
         return 0
-    if stats.num_waiting or stats.num_paused or stats.num_swapped or stats.num_swapping or stats.is_draining:
+    if stats.requests.has_held_up or stats.is_draining:
         return 0
-    return stats.num_free_device_blocks * stats.block_size
+    return stats.blocks.num_free_device_blocks * stats.blocks.block_size

@@ -15,12 +15,15 @@ CONCURRENCY_RETRY_S = 1.0
 MAX_BUDGET_RETRY_S = 3600.0
 
 
-def refusal(denied: Denied, charge: Charge, now: datetime) -> GatewayError:
-    """The error that names every limit that refuses. A limit that no waiting cures stands alone."""
+def refusal(denied: Denied, charge: Charge, now: datetime, num_beams: int = 1) -> GatewayError:
+    """The error that names every limit that refuses. A limit that no waiting cures stands alone.
+
+    Of a beam search all is reserved that `num_beams` may use, whatever is of others: its caller is told how much.
+    """
     too_large = [v for v in denied.violations if v.kind is ViolationKind.EXCEEDS_BURST]
     if too_large:
-        return RequestExceedsLimitError(tuple(_described(violation, charge) for violation in too_large))
-    described = tuple(_described(violation, charge) for violation in denied.violations)
+        return RequestExceedsLimitError(tuple(_described(violation, charge, num_beams) for violation in too_large))
+    described = tuple(_described(violation, charge, num_beams) for violation in denied.violations)
     wait_s = max(wait_s_of(violation, now) for violation in denied.violations)
     if any(violation.kind is ViolationKind.BUDGET for violation in denied.violations):
         return BudgetExhaustedError(described, wait_s if wait_s < MAX_BUDGET_RETRY_S else None)
@@ -44,28 +47,28 @@ def wait_s_of(violation: Violation, now: datetime) -> float:
             return math.inf
 
 
-def _described(violation: Violation, charge: Charge) -> QuotaViolation:
+def _described(violation: Violation, charge: Charge, num_beams: int) -> QuotaViolation:
     limit = violation.limit
     dimension = limit.dimension.value.lower()
-    return QuotaViolation(subject=limit.node, dimension=dimension, description=_text(violation, charge))
+    return QuotaViolation(subject=limit.node, dimension=dimension, description=_text(violation, charge, num_beams))
 
 
-def _text(violation: Violation, charge: Charge) -> str:
+def _text(violation: Violation, charge: Charge, num_beams: int) -> str:
     limit = violation.limit
     unit = limit.dimension.value.lower().replace("_", " ")
     model = f" of {limit.model}" if limit.model else ""
     if limit.is_concurrency:
         return f"{limit.node} may run {limit.limit} requests{model} at a time"
+    is_search = num_beams > 1 and limit.amount(Charge(0, output_tokens=1)) > 0
+    whose = f"the request and its {num_beams} beams" if is_search else "the request"
+    needed = f"{whose} may use {limit.amount(charge)} {'cost units' if limit.is_budget else unit}"
     if limit.window is not None:
         allowed = f"{limit.node} may spend {limit.limit} cost units{model} per {limit.window.calendar.lower()}"
-    else:
+    elif violation.kind is ViolationKind.EXCEEDS_BURST:
         allowed = f"{limit.node} may use {limit.burst}{model} at once"
+    else:
+        rate = f"{limit.limit} {unit}{model} per {limit.period_ns / NS_PER_S:g} s"
+        allowed = f"{limit.node} may use {rate}, at most {limit.burst} at once"
     if violation.kind is ViolationKind.EXCEEDS_BURST:
-        unit = "cost units" if limit.is_budget else unit
-        return f"the request may use {limit.amount(charge)} {unit}, {allowed}"
-    if limit.is_budget:
-        return allowed
-    return (
-        f"{limit.node} may use {limit.limit} {unit}{model} per {limit.period_ns / NS_PER_S:g} s,"
-        f" at most {limit.burst} at once"
-    )
+        return f"{needed}, {allowed}"
+    return f"{allowed}; {needed}" if is_search else allowed

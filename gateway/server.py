@@ -95,6 +95,11 @@ class Gateway:
         self._health = HealthServicer(("", GENERATION_SERVICE, MODEL_SERVICE, QUOTA_SERVICE, ADMIN_SERVICE))
         self._peppers = pepper_source(settings)
         self._authenticator = Authenticator(self._cache, self._peppers, self._last_used, settings.auth_stale_max_s)
+        self._open_doors(pepper)
+
+    def _open_doors(self, pepper: bytes) -> None:
+        """Both doors have their ports and what stands behind them; neither answers before `start`."""
+        settings, telemetry = self._settings, self._telemetry
         proxies = TrustedProxies.of(settings.trusted_proxies, settings.forwarded_header)
         self._gatekeeper = Gatekeeper(self._authenticator, telemetry.tracer, self._meters, proxies)
         self._server = new_server(settings, RpcInterceptor(self._gatekeeper))

@@ -17,6 +17,9 @@ class TenantStats:
     share                of the work of all tenants since the engine began, 0 to 1
     weight_share         what the weights give it now among those that have work or were served in the last five minutes
     lead                 how far it is ahead of the least served sibling that has work
+    num_found_tokens     of its prompts, in the prefix cache: not among num_prefill_tokens
+    num_kept_blocks      that it computed, that nobody uses and that the cache keeps
+    num_drafted_tokens   guessed ahead and verified, of which num_accepted_tokens were right
     """
 
     path: tuple[str, ...]
@@ -41,6 +44,36 @@ class TenantStats:
     weight_share: float
     lead: float
     num_device_blocks: int
+    num_found_tokens: int = 0
+    num_kept_blocks: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Of the prefix cache, since the engine began; kept blocks are those that nobody uses now.
+
+    num_found_tokens, num_computed_tokens  of prompts
+    """
+
+    is_on: bool = False
+    num_found_tokens: int = 0
+    num_computed_tokens: int = 0
+    num_kept_blocks: int = 0
+    num_kept_host_blocks: int = 0
+    num_evicted_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DraftStats:
+    """Of tokens guessed ahead, since the engine began. `kind` is who guesses: "off", "ngram" or "draft"; `model` is the
+    name of the model that does."""
+
+    kind: str = "off"
+    model: str = ""
+    num_verified: int = 0
+    num_accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +106,39 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineStats:
-    """The engine's figures at one moment. `mean_step_ms` covers its last steps.
+class RequestCounts:
+    """Those that have not ended, by where they stand."""
+
+    num_running: int
+    num_waiting: int
+    num_paused: int
+    num_swapped: int
+    num_swapping: int
+
+    @property
+    def has_held_up(self) -> bool:
+        """Some of them are not being computed, whatever they wait for."""
+        return any((self.num_waiting, self.num_paused, self.num_swapped, self.num_swapping))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCounts:
+    """The KV pools, on the device and on the host, in blocks of `block_size` tokens; fenced are those being copied."""
+
+    num_free_device_blocks: int
+    num_fenced_device_blocks: int
+    num_device_blocks: int
+    num_free_host_blocks: int
+    num_host_blocks: int
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoliciesInForce:
+    """What an engine decides by, with options as they were given.
 
     preemption_mode  "auto", "swap" or "recompute"
     policy_fault     which policy was replaced by the order of arrival, and why; empty: none
-    max_num_seqs, max_num_batched_tokens  of one step; 0: the engine, of an older release, did not say
-    gap_bound        the most by which siblings differ that are both denied something, in cost units by weight; None:
-                     the policy promises nothing
-    new_request_wait_ns  what a request that comes now may wait; None: the engine cannot tell
-    metrics_address  HOST:PORT of its own page for Prometheus, on its machine; empty: there is none
     """
 
     scheduling_policy: str
@@ -91,17 +147,24 @@ class EngineStats:
     preemption_options: abc.Mapping[str, str]
     preemption_mode: str
     policy_fault: str
-    num_running: int
-    num_waiting: int
-    num_paused: int
-    num_swapped: int
-    num_swapping: int
-    num_free_device_blocks: int
-    num_fenced_device_blocks: int
-    num_device_blocks: int
-    num_free_host_blocks: int
-    num_host_blocks: int
-    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The engine's figures at one moment. `mean_step_ms` covers its last steps.
+
+    max_num_seqs, max_num_batched_tokens  of one step; 0: the engine, of an older release, did not say
+    gap_bound        the most by which siblings differ that are both denied something, in cost units by weight; None:
+                     the policy promises nothing
+    new_request_wait_ns  what a request that comes now may wait; None: the engine cannot tell
+    metrics_address  HOST:PORT of its own page for Prometheus, on its machine; empty: there is none
+    num_lost_steps   steps that its device had no memory for
+    num_requeues     how often a request of one was sent back to be computed again: among the preemptions
+    """
+
+    policies: PoliciesInForce
+    requests: RequestCounts
+    blocks: BlockCounts
     num_steps: int
     num_preemptions: int
     num_swaps: int
@@ -117,6 +180,10 @@ class EngineStats:
     num_unacknowledged_usage: int = 0
     num_dropped_usage: int = 0
     metrics_address: str = ""
+    cache: CacheStats = CacheStats()
+    drafts: DraftStats = DraftStats()
+    num_lost_steps: int = 0
+    num_requeues: int = 0
 
 
 @dataclass(frozen=True, slots=True)

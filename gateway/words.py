@@ -1,4 +1,4 @@
-"""How the command line and the console tell of resources and of requests that wait: in the same words.
+"""How the command line, the console and refusals tell of resources and of requests that wait: in the same words.
 
 Pure, and without any message of the protocol: what a message says is passed in.
 """
@@ -6,6 +6,7 @@ Pure, and without any message of the protocol: what a message says is passed in.
 from collections import abc
 from enum import StrEnum
 
+MAX_LISTED = 8
 EVERY_TEAM = "organizations/-/teams/-"
 LEVELS = ("organization", "team")
 KINDS = frozenset(
@@ -49,6 +50,11 @@ class State(StrEnum):
 QUEUED_STATES = frozenset({State.WAITING, State.SWAPPED})
 
 
+def part_text(part: int, whole: int) -> str:
+    """`part` of `whole` in percent; a dash where there is nothing yet."""
+    return f"{part / whole:.1%}" if whole else "-"
+
+
 def short_name(name: str) -> str:
     """`acme/search` of `organizations/acme/teams/search`; what is no resource's name as it is."""
     parts = name.split("/")
@@ -74,6 +80,13 @@ def wait_text(length_s: float, *, is_at_least: bool) -> str:
     return f"{'more than' if is_at_least else 'about'} {plain_seconds(length_s)}"
 
 
+def lost_steps_text(num_steps: int, num_requeues: int) -> str:
+    """`OUT OF MEMORY in 2 steps since its start, 5 requests were sent back`, one as often as it was."""
+    were = "was" if num_requeues == 1 else "were"
+    steps, requests = counted(num_steps, "step"), counted(num_requeues, "request")
+    return f"OUT OF MEMORY in {steps} since its start, {requests} {were} sent back"
+
+
 def plain_seconds(length_s: float) -> str:
     """`3.0 s`, however long: one below the other they can be compared."""
     return f"{length_s:.1f} s"
@@ -94,3 +107,9 @@ def counted(count: float, noun: str) -> str:
 def standings_of(values: abc.Sequence[float]) -> list[tuple[str, float]]:
     """By the level that each is of, from the outermost. A policy that knows one level counts teams."""
     return list(zip(LEVELS[-len(values) :], values, strict=False))
+
+
+def listed(names: abc.Sequence[str]) -> str:
+    """`a, b`; of many the first ones, and how many more there are."""
+    rest = len(names) - MAX_LISTED
+    return ", ".join(names[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -187,4 +187,7 @@ class Driver:
         if isinstance(self.runner, ReferenceRunner):
             invariants.check(self.scheduler)
             blocks = self.scheduler.lifecycle.blocks
-            self.runner.poison(blocks.pool.free_ids, blocks.host_pool.free_ids)
+            opened = self.scheduler.open_plan
+            pairs = [*self.scheduler.lifecycle.block_copies, *(() if opened is None else opened[0].block_copies)]
+            free_ids = set(blocks.pool.free_ids) - {source for source, _ in pairs}
+            self.runner.poison(free_ids, blocks.host_pool.free_ids)

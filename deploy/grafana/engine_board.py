@@ -1,6 +1,6 @@
 """The board of the engine: steps, memory, preemption, fairness."""
 
-from parts import ENGINE, Board, Panel, quantiles, rate
+from parts import ENGINE, RATE, Board, Panel, quantiles, rate
 
 ENGINES = Board(
     "evenflow-engine",
@@ -61,6 +61,21 @@ ENGINES = Board(
                     "Swapped",
                     "Bps",
                     ((rate("evenflow_engine_swapped_bytes_total", "direction", ENGINE), "{{direction}}"),),
+                ),
+                Panel(
+                    "Out of memory",
+                    "short",
+                    (
+                        (
+                            f"sum by (instance) (increase(evenflow_engine_lost_steps_total{{{ENGINE}}}[{RATE}]))",
+                            "{{instance}} steps",
+                        ),
+                        (
+                            f"sum by (instance) (increase(evenflow_engine_requeues_total{{{ENGINE}}}[{RATE}]))",
+                            "{{instance}} requests",
+                        ),
+                    ),
+                    "Steps that came to nothing, and requests that were sent back by one.",
                 ),
                 Panel(
                     "Lost work",

@@ -42,22 +42,27 @@ def run_engine(*, check: bool, **flags: object) -> None:
     """Serve a model to gateways, until SIGTERM. Each flag --NAME can be given as EVENFLOW_ENGINE_NAME instead."""
     try:
         settings = read_settings(flags)
-        check_settings(settings)
-        code = 0 if check else _serve(settings)
+        check_files(settings)
+        code = _check(settings) if check else _serve(settings)
     except (StartError, ModelError) as error:
         typer.echo(f"evenflow engine: {error}", err=True)
         code = EXIT_SETTINGS if isinstance(error, SettingsError | ModelError) else EXIT_START
     raise typer.Exit(code)
 
 
-def check_settings(settings: EngineSettings) -> None:
-    """Policies and model are there, as far as can be told without loading the model. Raises SettingsError."""
-    from engine.server.serve import load_policies  # here, so that `evenflow --help` does not wait for gRPC
-
-    load_policies(settings)
+def check_files(settings: EngineSettings) -> None:
+    """The models are there, as far as can be told without loading them. Raises SettingsError."""
     for name, path in (("model", settings.model), ("draft_model", settings.draft_model)):
         if path is not None and not path.exists():
             raise SettingsError(name, f"is {path}, and there is no such file or folder")
+
+
+def _check(settings: EngineSettings) -> int:
+    """Policies are there. Raises SettingsError."""
+    from engine.server.serve import load_policies  # here, so that `evenflow --help` does not wait for gRPC
+
+    load_policies(settings)  # who serves does so first of all
+    return 0
 
 
 def _serve(settings: EngineSettings) -> int:

@@ -86,20 +86,14 @@ def run(
     """Serve the same traffic under each policy and compare. The same seed gives the same bytes on any machine."""
     with output.told_in_one_line("run"):
         options.check_numbers(options.SECONDS, max_seconds=max_seconds, until=until, warm_up=warm_up)
-        options.check_numbers(options.SEEDS, seed=seed)
         options.check_numbers(options.ENGINES, engines=engines)
-        limits = (max_num_seqs, max_num_batched_tokens, block_size, num_device_blocks, num_host_blocks, max_model_len)
         shape = Shape(max_requests=max_requests, max_seconds=max_seconds, length_divisor=length_divisor)
-        source = TrafficSource(tuple(trace or ()), tuple(generate or ()), tenants, shape, seed)
-        policies = _policies(policy, decision_log)
-        base = Setup(
-            options.EngineSize(*limits, preemption_mode, enable_prefix_caching).config(),
-            load_cost_line(costs),
-            policies[0],
-            parse_policy(preemption_policy),
-            engines,
-            options.parse_tenancy(weight or (), priority_class or ()),
-        )
+        source = _source(trace, generate, tenants, shape, seed)
+        policies, victims = _policies(policy, decision_log), parse_policy(preemption_policy)
+        limits = (max_num_seqs, max_num_batched_tokens, block_size, num_device_blocks, num_host_blocks, max_model_len)
+        size = options.EngineSize(*limits, preemption_mode, enable_prefix_caching).config()
+        tenancy = options.parse_tenancy(weight or (), priority_class or ())
+        base = Setup(size, load_cost_line(costs), policies[0], victims, engines, tenancy)
         traffic = _traffic(source, options.traces_folder(traces), load, base)
         setups = [replace(base, scheduling=choice) for choice in policies]
         outcomes = [_outcome(setup, traffic, Span.of(until, warm_up), decision_log) for setup in setups]
@@ -125,7 +119,7 @@ def suite(
         options.check_numbers(options.SEEDS, seed=seed)
         folder = options.traces_folder(traces)
         chosen = _scenarios(scenario, has_traces=folder is not None)
-        policies = tuple(parse_policy(text) for text in policy or ("fair", "fcfs"))
+        policies = tuple(_policies(policy))
         line, victims = load_cost_line(costs), parse_policy(preemption_policy)
         bench = Bench(Options(policies, victims, REFERENCE, line, seed, scale, folder))
         verdicts = _verdicts(chosen, bench)
@@ -196,12 +190,9 @@ def validate(
     """Serve the same traffic live, with the model in this process, and simulated; print both and the error."""
     with output.told_in_one_line("validate"):
         options.check_numbers(options.LOADS, load=load)
-        options.check_numbers(options.SEEDS, seed=seed)
         shape = Shape(max_requests=max_requests, length_divisor=length_divisor)
-        source = TrafficSource(tuple(trace or ()), tuple(generate or ()), tenants, shape, seed)
-        traffic = open_traffic(source, options.traces_folder(traces))
-        policies = tuple(parse_policy(text) for text in policy or ("fair", "fcfs"))
-        victims = parse_policy(preemption_policy)
+        traffic = open_traffic(_source(trace, generate, tenants, shape, seed), options.traces_folder(traces))
+        policies, victims = tuple(_policies(policy)), parse_policy(preemption_policy)
         options.check_policies(policies, victims)
         _check_validation(traffic, model, costs)
         from engine.commands.simulation import validation  # brings in the model's libraries, which takes seconds
@@ -221,7 +212,14 @@ def _check_validation(traffic: Trace, model: Path | None, costs: str) -> None:
         raise ScenarioError("the traffic is empty")
 
 
-def _policies(names: list[str] | None, decision_log: Path | None) -> list[PolicyChoice]:
+def _source(
+    traces: list[str] | None, generators: list[str] | None, tenants: str, shape: Shape, seed: int
+) -> TrafficSource:
+    options.check_numbers(options.SEEDS, seed=seed)
+    return TrafficSource(tuple(traces or ()), tuple(generators or ()), tenants, shape, seed)
+
+
+def _policies(names: list[str] | None, decision_log: Path | None = None) -> list[PolicyChoice]:
     policies = [parse_policy(text) for text in names or ("fair", "fcfs")]
     if decision_log is not None and len(policies) > 1:
         raise ScenarioError("a decision log is of one policy: give --policy once")

@@ -143,7 +143,7 @@ class Admission:
             view = self._lifecycle.policy.select(passed)
             if view is None:
                 return None
-            seq = self._lifecycle.by_generation[view.key.generation_id]
+            seq = self._lifecycle.queued(view)
             if band.serves(seq):
                 return seq
             if seq.flow.priority_class.name not in step.served_classes:
@@ -210,9 +210,11 @@ class Admission:
         num_tokens = self._first_chunk(step, seq)
         if not num_tokens or not self._rows.take(step, seq):
             return False
-        if self._blocks.prefixes is not None:
-            self._blocks.prefixes.adopt(seq)
+        prefixes = self._blocks.prefixes
+        hit = None if prefixes is None else prefixes.adopt(seq)
         self._start(step, seq, self._reason(step, seq))
+        if hit is not None:
+            self._lifecycle.block_copies += self._blocks.copy_found(seq, hit)
         self._grant(step, seq, num_tokens, self._blocks.num_free)
         return True
 
@@ -228,8 +230,7 @@ class Admission:
         preemptions = self._memory.preemptions
         if not preemptions.is_link_free(CopyDirection.IN, step.now):
             return False
-        preemptions.note_copy(CopyDirection.IN, len(seq.block_table.host), step.now)
-        self._lifecycle.swap_in(seq, step.now)
+        preemptions.swap_in(seq, step.now)
         self._memory.use(seq)
         return True
 

@@ -12,13 +12,14 @@ copy had ended, and served one request the keys of another.
 from collections import abc
 from dataclasses import dataclass
 
+from engine.core import block_refs
 from engine.core.block_pool import BlockPool
 from engine.core.cached_blocks import CachedBlocks, Label
 from engine.core.config import SchedulerConfig
 from engine.core.flow import Flow
 from engine.core.plan import BlockCopy, CopyDirection
 from engine.core.prefix_cache import PrefixCache, Tier
-from engine.core.sequence import BlockTable, Sequence
+from engine.core.sequence import BlockTable, Hit, Sequence
 from engine.core.stats import CacheCounts
 from engine.core.types import BlockId, CopyId, HostBlockId, SequenceStatus, TenantId
 
@@ -55,7 +56,7 @@ class BlockManager:
             self.prefixes = PrefixCache(Tier(self.pool, caches[0]), Tier(self.host_pool, caches[1]), block_size)
         self.in_flight: dict[CopyId, CopyInFlight] = {}
         self.num_fenced = 0
-        self._block_size = block_size
+        self.block_size = block_size
         self._num_copies = 0
         self.num_copied = dict.fromkeys(CopyDirection, 0)
 
@@ -85,11 +86,11 @@ class BlockManager:
 
     def num_blocks(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens."""
-        return -(-num_tokens // self._block_size)
+        return -(-num_tokens // self.block_size)
 
     def capacity(self, table: BlockTable) -> int:
         """Tokens that the device blocks of `table` hold."""
-        return len(table.device) * self._block_size
+        return len(table.device) * self.block_size
 
     def num_movable(self, table: BlockTable) -> int:
         """Device blocks at the end of `table` that nobody shares: only they can change pools."""
@@ -120,12 +121,15 @@ class BlockManager:
 
     def change_flow(self, seq: Sequence, flow: Flow) -> None:
         """The blocks of `seq` count for `flow`, to which it is about to belong."""
-        if self.prefixes is not None:
-            self.prefixes.move(seq, flow)
-            return
-        num_blocks = len(seq.block_table.device)
-        seq.flow.num_device_blocks -= num_blocks
-        flow.num_device_blocks += num_blocks
+        block_refs.move(seq.block_table.device, seq.flow, flow)
+
+    def share(self, parent: Sequence, seq: Sequence, num_blocks: int) -> None:
+        """The table of `seq`, which was empty, begins with the first `num_blocks` of `parent`. They are full."""
+        shared = parent.block_table.device[:num_blocks]
+        self.pool.share(shared)
+        seq.block_table.device += shared
+        seq.num_named_blocks = num_blocks
+        block_refs.refer_again(seq.flow, shared)
 
     def distrust(self, seq: Sequence) -> None:
         """What `seq` computed may be wrong: nobody else will read it."""
@@ -138,6 +142,16 @@ class BlockManager:
         self.host_pool.forget_cached()
         for copy_id, entry in self.in_flight.items():
             self.in_flight[copy_id] = CopyInFlight(entry.seq, entry.copy)
+
+    def copy_found(self, seq: Sequence, hit: Hit) -> tuple[tuple[BlockId, BlockId], ...]:
+        """The table of `seq`, which has the full blocks of `hit`, has one more for its tail. Returns the copies that
+        the next plan begins with. The caller has checked that a block is free."""
+        if hit.tail is None:
+            return ()
+        (target,) = self.pool.allocate(1)
+        seq.block_table.device.append(target)
+        seq.flow.num_device_blocks += 1
+        return ((hit.tail.block_id, target),)  # one block if what is copied was kept, and the first to make room
 
     def grow(self, seq: Sequence, num_tokens: int) -> None:
         """The table of `seq` holds at least `num_tokens` tokens. The caller has checked that the blocks are free."""
@@ -172,7 +186,7 @@ class BlockManager:
         again. No copy of `seq` is in flight."""
         table = seq.block_table
         if self.prefixes is None:
-            seq.flow.num_device_blocks -= len(table.device)
+            block_refs.unrefer(seq.flow, table.device)
         else:
             self.prefixes.leave(seq)
         self.pool.release(reversed(table.device))
@@ -186,6 +200,8 @@ class BlockManager:
         table = seq.block_table
         device = tuple(table.device[-num_blocks:])
         labels = () if self.prefixes is None else self.prefixes.take_labels(seq, device)
+        for block_id in device if seq.flow.block_refs else ():
+            seq.flow.block_refs.pop(block_id, None)  # it is alone in having them
         host = self.host_pool.allocate(num_blocks)
         del table.device[-num_blocks:]
         seq.num_named_blocks = min(seq.num_named_blocks, len(table.device))

@@ -1,4 +1,4 @@
-"""What a full KV block is called: a hash of its tokens and of all tokens before them, under a salt.
+"""What a KV block is called: a hash of its tokens and of all tokens before them, under a salt.
 
 Two blocks have one name exactly if the salt and all tokens up to their end are the same, so that their keys and values
 are, too. Names of different salts never meet: a chain begins with its salt, in 128 bits of a cryptographic hash.
@@ -35,6 +35,11 @@ def names_after(previous: BlockName, token_ids: abc.Sequence[int], block_size: i
         previous = _hash(previous + tokens[end - num_bytes : end])
         names.append(previous)
     return names
+
+
+def name_after(previous: BlockName, token_ids: abc.Sequence[int]) -> BlockName:
+    """The name of the block that follows the one called `previous` and holds these tokens, if only they fill it."""
+    return _hash(previous + array(ARRAY_TYPE, token_ids).tobytes())
 
 
 def _hash(text: bytes) -> BlockName:

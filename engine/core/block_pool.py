@@ -3,7 +3,7 @@
 Free blocks are handed out in the order in which they became free, and then those that a cache only keeps.
 """
 
-from collections import abc, deque
+from collections import Counter, abc, deque
 from typing import Generic, TypeVar
 
 from engine.core.cached_blocks import CachedBlocks, Label
@@ -51,6 +51,12 @@ class BlockPool(Generic[Block]):
             return len(block_ids)
         counts = self._reference_counts
         return sum([counts[block_id] == 1 for block_id in block_ids])
+
+    def num_freed(self, block_ids: abc.Sequence[Block]) -> int:
+        """How many blocks nobody has once all these references are given up."""
+        if not self.num_shared:
+            return len(block_ids)
+        return sum([self._reference_counts[block_id] == num for block_id, num in Counter(block_ids).items()])
 
     def allocate(self, num_blocks: int) -> list[Block]:
         """Take `num_blocks` free blocks, each with one reference. The caller has checked `num_free`."""

@@ -7,7 +7,8 @@ pool evicts what is his own. Nobody keeps more than the ceiling. The owner of a 
 from collections import OrderedDict, abc
 from typing import Generic, NamedTuple, TypeVar
 
-from engine.core.block_names import BlockName
+from engine.core.block_names import NO_NAME, BlockName
+from engine.core.continuations import Continuations
 from engine.core.ranking import Ranking
 from engine.core.types import TenantId
 
@@ -15,16 +16,21 @@ Block = TypeVar("Block", bound=int)
 
 
 class Label(NamedTuple):
-    """What is known of a block's content."""
+    """What is known of a block's content. `token_ids` are those that it begins with, as far as they may be compared,
+    and follow the block called `previous`. `is_full`: the name is that of a full block; else nobody shares it."""
 
     name: BlockName
     owner: TenantId
+    previous: BlockName = NO_NAME
+    token_ids: tuple[int, ...] = ()
+    is_full: bool = True
 
 
 class CachedBlocks(Generic[Block]):
     """Names of blocks, each of one block at most. Knows no references: `keep` and `take` are told when they end and
     begin.
 
+    continuations       the blocks of which tokens are known
     min_kept, max_kept  floor and ceiling of one owner, in blocks
     version             is another one whenever a name was given or taken, or a block is kept or no longer
     num_evicted         since the beginning
@@ -33,6 +39,7 @@ class CachedBlocks(Generic[Block]):
     def __init__(self, min_kept: int, max_kept: int) -> None:
         self.min_kept, self.max_kept = min_kept, max_kept
         self.num_kept = self.version = self.num_evicted = 0
+        self.continuations: Continuations[Block] = Continuations()
         self._by_name: dict[BlockName, Block] = {}
         self._labels: dict[Block, Label] = {}
         self._kept: dict[TenantId, OrderedDict[Block, int]] = {}  # when it was kept, the longest ago first
@@ -51,8 +58,9 @@ class CachedBlocks(Generic[Block]):
             yield from kept
 
     @property
-    def names(self) -> abc.Iterator[tuple[Block, BlockName]]:
-        return ((block_id, label.name) for block_id, label in self._labels.items())
+    def labels(self) -> abc.Iterable[tuple[Block, Label]]:
+        """The blocks that have names."""
+        return self._labels.items()
 
     def num_kept_of(self, owner: TenantId) -> int:
         return len(self._kept.get(owner, ()))
@@ -70,20 +78,21 @@ class CachedBlocks(Generic[Block]):
         return label is not None and block_id in self._kept.get(label.owner, ())
 
     def name(self, block_id: Block, label: Label) -> bool:
-        """The block, which is used, has a name; False if another one has it, and this one stays without."""
+        """The block, which is used, has a name, and only that; False if another one has it, and nothing changes."""
         if label.name in self._by_name:
             return False
+        self._unlabel(block_id)
         self._by_name[label.name] = block_id
         self._labels[block_id] = label
+        if label.token_ids:
+            self.continuations.put(label.previous, label.token_ids, block_id)
         self.version += 1
         return True
 
     def forget(self, block_id: Block) -> Label | None:
         """The block, which is used, has no name any more. Returns the one that it had."""
-        label = self._labels.pop(block_id, None)
-        if label is not None:
-            del self._by_name[label.name]
-            self.version += 1
+        label = self._unlabel(block_id)
+        self.version += label is not None
         return label
 
     def keep(self, block_ids: abc.Iterable[Block]) -> list[Block]:
@@ -135,6 +144,7 @@ class CachedBlocks(Generic[Block]):
         self._kept.clear()
         self._labels.clear()
         self._by_name.clear()
+        self.continuations.clear()
         self.num_kept = 0
         self.version += 1
         return free
@@ -150,10 +160,18 @@ class CachedBlocks(Generic[Block]):
     def _take_oldest_of(self, owner: TenantId) -> tuple[Block, Label]:
         block_id, _ = self._kept[owner].popitem(last=False)
         self.num_kept -= 1
-        label = self._labels.pop(block_id)
-        del self._by_name[label.name]
+        label = self._unlabel(block_id)
+        assert label is not None, f"block {block_id} is kept without a name"
         self._rank(owner)
         return block_id, label
+
+    def _unlabel(self, block_id: Block) -> Label | None:
+        label = self._labels.pop(block_id, None)
+        if label is not None:
+            del self._by_name[label.name]
+            if label.token_ids:
+                self.continuations.discard(label.previous, label.token_ids, block_id)
+        return label
 
     def _rank(self, owner: TenantId) -> None:
         """`owner` stands where the oldest of its kept blocks puts it."""

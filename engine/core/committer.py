@@ -6,6 +6,7 @@ Decides nothing about the next step. A token is charged once: those computed aga
 from collections import abc, defaultdict
 from dataclasses import dataclass
 
+from engine.core.beam_rounds import BeamRounds
 from engine.core.costs import num_chunk_keys
 from engine.core.events import PromptScored, TokensEmitted
 from engine.core.flow import Flow
@@ -16,6 +17,9 @@ from engine.core.sequence import Sequence
 from engine.core.speculation import settle
 from engine.core.step import Step
 from engine.core.types import FinishReason, Nanos, SequenceStatus
+
+Granted = abc.Iterable[tuple[Sequence, bool]]
+"""Sequences that were granted tokens, each with whether it samples."""
 
 
 @dataclass(slots=True)
@@ -42,8 +46,9 @@ class Committer:
     tells_tokens  False: only the first TokensEmitted since a sequence came to run is told, for who reads no tokens
     """
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    def __init__(self, lifecycle: Lifecycle, beams: BeamRounds) -> None:
         self._lifecycle = lifecycle
+        self._beams = beams
         self.tells_tokens = True
 
     def commit(self, step: Step, samples: abc.Iterable[bool], output: StepOutput, now: Nanos) -> None:
@@ -61,49 +66,50 @@ class Committer:
                 prefixes.get_on(seq)
             if end is not None:
                 ends.append(end)
-            elif seq.hold_reason is not None:
+            elif seq.hold_reason is not None and seq not in self._beams.given:
                 self._lifecycle.pause(seq, seq.hold_reason, now)
+        for seq in self._beams.given:
+            num_outputs[seq.flow] += 1
         step.forget_planned()  # charging takes its place: a rank that is taken meanwhile counts neither twice
         self._charge(num_outputs, tallies, step)
         for end in ends:
             if end.error is not None:
                 self._lifecycle.blocks.distrust(end.seq)
-            self._lifecycle.finish(end.seq, end.reason, now, end.error)
+            if end.seq.status is not SequenceStatus.FINISHED:  # with another of its beams
+                self._lifecycle.finish(end.seq, end.reason, now, end.error)
         self._lifecycle.release_ended()
+        self._beams.settle(now)
 
-    def _emit(
-        self, granted: abc.Iterable[tuple[Sequence, bool]], output: StepOutput, num_outputs: dict[Flow, int]
-    ) -> abc.Iterator[tuple[Sequence, bool]]:
-        """Those that have emitted before and do so again, one token that changes nothing else, have got on. Yields the
-        others, each in its turn. `num_outputs` counts what all of them emit.
-
-        What `_advance` and `_take_output` do, for the case that is the most frequent by far.
-        """
-        accepted, errors, logprobs, events = output.accepted, output.errors, output.logprobs, self._lifecycle.events
-        proposed = output.proposed
-        finished, tells_tokens = SequenceStatus.FINISHED, self.tells_tokens
+    def _emit(self, granted: Granted, output: StepOutput, num_outputs: dict[Flow, int]) -> Granted:
+        """Those that have emitted before and do so again, one token that changes nothing else, have got on, as by
+        `_advance` and `_take_output`: the most frequent case by far. Yields the others, each in its turn. `num_outputs`
+        counts what all of them emit."""
+        errors, logprobs, events = output.errors, output.logprobs, self._lifecycle.events
+        accepted_of, finished, tells_tokens = output.accepted.get, SequenceStatus.FINISHED, self.tells_tokens
+        new: abc.Callable[..., TokensEmitted] = tuple.__new__  # without a call in Python for each
         for seq, does_sample in granted:
             flow, row, num_tokens = seq.flow, seq.row, seq.num_tokens
             if seq.status is finished:
                 continue  # ended while the plan was open: what was computed for it is discarded
             assert row is not None, "a sequence was granted tokens without a row"
-            can_be_plain = does_sample and seq.has_spoken and num_tokens < seq.num_plain_tokens and row not in errors
-            drafting = seq.drafting
-            if drafting is not None:
-                can_be_plain = can_be_plain and not drafting.num_scheduled
-            if can_be_plain and seq.num_computed_tokens >= seq.num_regained_tokens and len(accepted[row]) == 1:
+            drafting, token_ids = seq.drafting, accepted_of(row, ())
+            is_plain = does_sample and seq.has_spoken and num_tokens < seq.num_plain_tokens and row not in errors
+            is_plain = is_plain and (drafting is None or not drafting.num_scheduled)
+            if is_plain and seq.num_computed_tokens >= seq.num_regained_tokens and len(token_ids) == 1:
                 seq.num_scheduled_tokens = 0
                 seq.num_computed_tokens = num_tokens
                 seq.num_tokens = num_tokens + 1
-                seq.output_token_ids += accepted[row]
+                seq.output_token_ids += token_ids
                 seq.timeline.num_decode_steps += 1
                 if drafting is not None:
-                    settle(seq, drafting, 1, proposed.get(row, 0))
+                    settle(seq, drafting, 1, output.proposed.get(row, 0), output.certain.get(row, 0))
                 if tells_tokens:
-                    events.append(TokensEmitted(seq.key, accepted[row], logprobs.get(row, ())[:1] if logprobs else ()))
+                    told = logprobs.get(row, ())[:1] if logprobs else ()
+                    events.append(new(TokensEmitted, (seq.key, token_ids, told)))
+                num_outputs[flow] = num_outputs.get(flow, 0) + 1
             else:
                 yield seq, does_sample
-            num_outputs[flow] = num_outputs.get(flow, 0) + seq.num_tokens - num_tokens
+                num_outputs[flow] = num_outputs.get(flow, 0) + seq.num_tokens - num_tokens
 
     def _take_output(self, seq: Sequence, samples: bool, output: StepOutput, now: Nanos) -> End | None:
         row = seq.row
@@ -111,6 +117,9 @@ class Committer:
         if row in output.errors:
             return End(seq, FinishReason.ERROR, output.errors[row])
         if not samples:
+            return None
+        if seq.beam is not None:
+            self._beams.take(seq, row, output)
             return None
         token_ids, reason = output.accepted[row], None
         if len(token_ids) > 1 or seq.num_tokens + 1 >= seq.max_num_tokens or seq.request.stop_token_ids:
@@ -121,7 +130,7 @@ class Committer:
         seq.num_tokens += len(token_ids)
         if seq.drafting is not None:
             has_drafts = seq.drafting.num_scheduled > 0
-            settle(seq, seq.drafting, len(token_ids), output.proposed.get(row, 0))
+            settle(seq, seq.drafting, len(token_ids), output.proposed.get(row, 0), output.certain.get(row, 0))
             if has_drafts:
                 self._lifecycle.blocks.trim(seq, seq.num_tokens)
         if seq.timeline.first_token_at is None:

@@ -22,12 +22,17 @@ class DuplicateRequestError(SchedulerError):
 
 
 class RequestTooLargeError(SchedulerError):
-    """The prompt and the output together can never be held, however empty the engine is."""
+    """The prompt and the output together can never be held, however empty the engine is. `num_beams` above 1: those of
+    so many beams, whole blocks counted."""
 
-    def __init__(self, num_tokens: int, max_tokens: int) -> None:
-        super().__init__(f"the request needs room for {num_tokens} tokens, a single request can hold {max_tokens}")
+    def __init__(self, num_tokens: int, max_tokens: int, num_beams: int = 1) -> None:
+        beams = f" in its {num_beams} beams" if num_beams > 1 else ""
+        super().__init__(
+            f"the request needs room for {num_tokens} tokens{beams}, a single request can hold {max_tokens}"
+        )
         self.num_tokens = num_tokens
         self.max_tokens = max_tokens
+        self.num_beams = num_beams
 
 
 class StaleOutputError(SchedulerError):

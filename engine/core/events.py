@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from engine.core.beams import Hypothesis
 from engine.core.plan import TokenLogprobs
 from engine.core.quick_enum import quick
 from engine.core.types import FinishReason, Nanos, PauseReason, PreemptionMode, SequenceKey
@@ -107,6 +108,14 @@ class PromptScored(NamedTuple):
     logprobs: tuple[TokenLogprobs, ...]
 
 
+class BeamFound(NamedTuple):
+    """One of the hypotheses that a search has come to, of rank 0 if it is the best. `Finished` follows the last one."""
+
+    key: SequenceKey
+    rank: int
+    hypothesis: Hypothesis
+
+
 @dataclass(frozen=True, slots=True)
 class Preempted:
     """The sequence gets no more tokens until it is `Resumed`.
@@ -141,4 +150,4 @@ class Finished:
     moves: tuple[Move, ...] = field(default=(), compare=False)
 
 
-Event = Admitted | PromptScored | TokensEmitted | Preempted | Resumed | Finished
+Event = Admitted | PromptScored | TokensEmitted | BeamFound | Preempted | Resumed | Finished

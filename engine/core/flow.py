@@ -242,7 +242,6 @@ class Flows:
         self, account: Account, standing: abc.Callable[[Flow], tuple[float, ...]], num_kept_blocks: int
     ) -> TenantStats:
         flows = account.flows.values()
-        worst = max((standing(flow) for flow in flows), default=())
         count = account.num_sequences
         return TenantStats(
             tenant_id=account.id,
@@ -263,9 +262,11 @@ class Flows:
             num_copied_blocks=account.num_copied_blocks,
             num_device_blocks=sum(flow.num_device_blocks for flow in flows),
             wait_ns=account.wait_ns,
-            standing=worst,
+            standing=max((standing(flow) for flow in flows), default=()),
             num_found_tokens=account.num_found_tokens,
             num_kept_blocks=num_kept_blocks,
+            num_drafted_tokens=account.num_drafted_tokens,
+            num_accepted_tokens=account.num_accepted_tokens,
         )
 
 

@@ -57,7 +57,7 @@ class Leap:
         if opened is None or self._leaping_policy() is None:
             return 0
         plan, step = opened
-        is_other = plan.started or plan.num_drafts or plan.draft_limits
+        is_other = plan.started or plan.num_drafts or plan.draft_limits or plan.block_copies
         if is_other or not (self._is_steady(step) and self._can_repeat(step)):
             return 0
         num_steps = min(
@@ -106,7 +106,7 @@ class Leap:
         if len(step.granted) != step.num_decodes or len(step.granted) != len(lifecycle.running) or step.terms.yielding:
             return False
         others = (lifecycle.paused, lifecycle.held, lifecycle.swapped, lifecycle.ended_in_plan)
-        is_busy = any(others) or bool(lifecycle.events or lifecycle.blocks.in_flight)
+        is_busy = any(others) or bool(lifecycle.events or lifecycle.blocks.in_flight or lifecycle.block_copies)
         if is_busy or self._scheduler.planner.claimant is not None:
             return False
         has_one_band = step.terms.class_order is None or len(lifecycle.flows.class_ranks()) < 2
@@ -142,7 +142,7 @@ class Leap:
         """True if no head that may have a claim would find blocks even if nothing was kept for the growth of others."""
         lifecycle, passed = self._lifecycle, list[Sequence]()
         while len(passed) < MAX_CLAIMANTS and (view := lifecycle.policy.select(passed)) is not None:
-            seq = lifecycle.by_generation[view.key.generation_id]
+            seq = lifecycle.queued(view)
             if lifecycle.blocks.num_missing(seq) <= lifecycle.blocks.num_free:
                 return False
             passed.append(seq)

@@ -12,31 +12,34 @@
     FINISHED in the open plan   yes     yes     no     no                               ended_in_plan, until the commit
     FINISHED during a copy      no      may     may    no                               (`blocks.in_flight`)
 
-A sequence is *held* while `hold_reason` says so: its output is not granted, or its reader takes no more. One that is
-PAUSED for fairness keeps its row until another needs it. Lists are in order of arrival. Decides nothing: that is up to
-the planner. Transitions that take something away are in `preemption`, those of what is cached in `tiers`.
+A sequence is *held* while `hold_reason` says so: its output is not granted, its reader takes no more, or it is a beam
+that waits for others. One that is PAUSED for fairness keeps its row until another needs it. Lists are in order of
+arrival. Decides nothing: that is up to the planner. Transitions that take blocks away or bring them back are in
+`preemption`, those of what is cached in `tiers`, those from beams to beams in `beam_rounds`, and what the owner of a
+request may say in `controls`.
 """
+
+from collections import abc
 
 from engine.core import by_arrival
 from engine.core.block_manager import BlockManager
 from engine.core.config import SchedulerConfig
 from engine.core.costs import Prices
 from engine.core.demand import Demands
-from engine.core.events import Admitted, DispatchReason, Event, Finished, Move, MoveKind, Preempted, Resumed
+from engine.core.events import Admitted, DispatchReason, Event, Preempted, Resumed
 from engine.core.flow import Flows
 from engine.core.guard import GuardedPolicy
 from engine.core.plan import BlockCopy
-from engine.core.policy import LeaveReason
+from engine.core.policy import LeaveReason, SequenceView
 from engine.core.ranking import Ranking
 from engine.core.rows import Rows
 from engine.core.sequence import Sequence
 from engine.core.types import (
-    CopyId,
+    BlockId,
     FinishReason,
     Nanos,
     PauseReason,
     PreemptionMode,
-    PriorityClass,
     Request,
     SequenceStatus,
 )
@@ -47,7 +50,10 @@ class Lifecycle:
 
     num_plans        plans that were begun, the one being made included
     num_transitions  changes of a sequence's state
+    by_generation    by its id, the sequence that stands for each request: the first of its beams, where it has several
     copies           copies that have begun and that the runner has not been told of
+    block_copies     (from, to) on the device, in order, which the next plan begins with: nothing writes a block before
+    chosen           the last token of sequences that have a row whose runner was not told of it
     """
 
     def __init__(self, config: SchedulerConfig, policy: GuardedPolicy) -> None:
@@ -66,7 +72,9 @@ class Lifecycle:
         self.expiring: Ranking[Sequence] = Ranking()
         self.events: list[Event] = []
         self.copies: list[BlockCopy] = []
-        self.num_plans = self.num_transitions = self.num_ends = self._num_arrivals = 0
+        self.block_copies: list[tuple[BlockId, BlockId]] = []
+        self.chosen: dict[Sequence, int] = {}
+        self.num_plans = self.num_transitions = self.num_ends = self.num_arrivals = 0
         self.num_preemptions = self.num_pauses = self.num_swaps = 0
         self._speculates = config.num_draft_tokens > 0
 
@@ -74,6 +82,17 @@ class Lifecycle:
     def has_wanting(self) -> bool:
         """True if some unfinished sequence is not held."""
         return self.demands.num_wanting > 0
+
+    @property
+    def unfinished(self) -> abc.Iterator[Sequence]:
+        """All sequences that have not ended, request by request."""
+        return (each for seq in self.by_generation.values() for each in seq.of_request)
+
+    def queued(self, view: SequenceView) -> Sequence:
+        """The sequence that a policy names of those that wait."""
+        seq = self.policy.waiting[view.arrival_index]
+        assert isinstance(seq, Sequence), "policies are told of sequences"
+        return seq
 
     def take_events(self) -> list[Event]:
         """What happened since the last call."""
@@ -85,19 +104,36 @@ class Lifecycle:
         copies, self.copies = tuple(self.copies), []
         return copies
 
+    def take_block_copies(self) -> tuple[tuple[BlockId, BlockId], ...]:
+        """The copies on the device that were asked for since the last call."""
+        pairs, self.block_copies = tuple(self.block_copies), []
+        return pairs
+
     def arrive(self, request: Request, now: Nanos) -> Sequence:
         """The request waits; where nothing is granted yet it is held at once."""
-        seq = Sequence.of(request, self._num_arrivals, self.flows.join(request), speculates=self._speculates)
-        self._num_arrivals += 1
+        seq = Sequence.of(request, self.num_arrivals, self.flows.join(request), speculates=self._speculates)
+        self.num_arrivals += 1
         self.blocks.welcome(seq)
         self.by_generation[request.generation_id] = seq
         seq.flow.account.num_sequences[seq.status] += 1
-        self._want(seq, wants=True)
-        self._watch_expiry(seq)
+        self.want(seq, wants=True)
+        self.watch_expiry(seq)
         self.policy.on_arrive(seq, now)
         if seq.hold_reason is not None:
             self._hold(seq, seq.hold_reason, now)
         return seq
+
+    def enter(self, seq: Sequence, now: Nanos) -> None:
+        """A sequence that another one has forked into stands where its blocks and what holds it say."""
+        seq.flow.account.num_sequences[seq.status] += 1
+        self.watch_expiry(seq)
+        is_held = seq.hold_reason is not None
+        self.want(seq, wants=not is_held)
+        if seq.block_table.device:
+            self.set_status(seq, SequenceStatus.PAUSED)
+            by_arrival.insert(self.held if is_held else self.paused, seq)
+        else:
+            self.wait(seq, now)
 
     def start(self, seq: Sequence, now: Nanos, reason: DispatchReason = DispatchReason.ORDER) -> None:
         """A waiting or paused sequence runs, in the row that it kept or in a free one: the caller has checked."""
@@ -116,12 +152,12 @@ class Lifecycle:
             self.begin_service(seq, now, reason)
         elif seq.timeline.suspended_at is not None:
             seq.resume(self.blocks.num_blocks(seq.num_lost_tokens), now)
-            self.events.append(Resumed(seq.key, now))
+            self.tell(seq, Resumed(seq.key, now))
 
     def begin_service(self, seq: Sequence, now: Nanos, reason: DispatchReason) -> None:
         """The sequence has come in for the first time."""
         self.events.append(Admitted(seq.key, seq.begin(now), reason))
-        self._watch_expiry(seq)  # its time in the queue is no longer limited
+        self.watch_expiry(seq)  # its time in the queue is no longer limited
 
     def pause(self, seq: Sequence, reason: PauseReason, now: Nanos) -> None:
         """A running sequence keeps its blocks and gets no more tokens; one that is held leaves its row, too."""
@@ -131,86 +167,39 @@ class Lifecycle:
             self.leave_row(seq)
         by_arrival.insert(self.held if is_held else self.paused, seq)
         self.set_status(seq, SequenceStatus.PAUSED)
-        self._want(seq, wants=not is_held)
+        self.want(seq, wants=not is_held)
         seq.timeline.suspend(now)
-        seq.flow.account.num_pauses += 1
-        self.num_pauses += 1
-        self.events.append(Preempted(seq.key, PreemptionMode.PAUSE, reason, now))
+        if reason is not PauseReason.SIBLINGS:
+            seq.flow.account.num_pauses += 1
+            self.num_pauses += 1
+        self.tell(seq, Preempted(seq.key, PreemptionMode.PAUSE, reason, now))
 
-    def swap_in(self, seq: Sequence, now: Nanos) -> None:
-        """A swapped sequence comes back. The caller has checked that its blocks are free."""
-        self.policy.on_leave(seq, LeaveReason.ADMITTED, now)
-        self.leave_list(seq)
-        self.set_status(seq, SequenceStatus.SWAPPING_IN)
-        copy = self.blocks.swap_in(seq)
-        seq.flow.account.num_swaps_in += 1
-        seq.flow.account.num_copied_blocks += len(copy.host_block_ids)
-        self.copies.append(copy)
-        seq.timeline.begin_move(Move(MoveKind.SWAP_IN, seq.num_preemptions, len(copy.host_block_ids), 0, now))
-
-    def complete_copy(self, copy_id: CopyId, now: Nanos) -> None:
-        """A copy has ended: its sequence is swapped, or resident again, or gone. KeyError if it is not in flight."""
-        seq = self.blocks.complete(copy_id).seq
-        if seq is None:
-            return  # what nobody uses has moved
-        seq.timeline.end_move(now)
-        if seq.status is SequenceStatus.FINISHED:
-            self.blocks.free(seq)
-        elif seq.status is SequenceStatus.SWAPPING_OUT:
-            self.set_status(seq, SequenceStatus.SWAPPED)
-            by_arrival.insert(self.swapped, seq)
-            if seq.hold_reason is None:
-                self.policy.on_arrive(seq, now)
-        else:
-            seq.resident_since = self.num_plans
-            self.set_status(seq, SequenceStatus.PAUSED)
-            by_arrival.insert(self.paused if seq.hold_reason is None else self.held, seq)
-
-    def grant(self, seq: Sequence, max_output_tokens: int, now: Nanos) -> None:
-        """The sequence may emit `max_output_tokens` in all."""
-        reason_before, seq.granted_output_tokens = seq.hold_reason, max_output_tokens
-        self._hold_or_let_go(seq, reason_before, now)
-
-    def set_reader_blocked(self, seq: Sequence, blocked: bool, now: Nanos) -> None:
-        """The reader takes no more tokens, or takes them again."""
-        reason_before = seq.hold_reason
-        seq.reader_blocked = blocked
-        self._hold_or_let_go(seq, reason_before, now)
-
-    def set_class(self, seq: Sequence, priority_class: PriorityClass, now: Nanos) -> None:
-        """The sequence belongs to another class, and waits in its queue."""
-        old, new = seq.flow, self.flows.flow(seq.flow.account, priority_class)
-        if new is old:
-            return
-        is_queued = seq.hold_reason is None and seq.status in (SequenceStatus.WAITING, SequenceStatus.SWAPPED)
-        if is_queued:
-            self.policy.on_leave(seq, LeaveReason.WITHDRAWN, now)
-        wants = seq.wants
-        self._want(seq, wants=False)
-        has_row = seq.status is SequenceStatus.RUNNING
-        self.blocks.change_flow(seq, new)
-        old.num_rows -= has_row
-        new.num_rows += has_row
-        seq.flow = new
-        self._want(seq, wants=wants)
-        if is_queued:
-            self.policy.on_arrive(seq, now)
+    def tell(self, seq: Sequence, event: Preempted | Resumed) -> None:
+        """`event` has happened to `seq`, and to its request unless that was so by another of its beams."""
+        if seq.beam is None or seq.beam.is_told(event):
+            self.events.append(event)
 
     def finish(self, seq: Sequence, reason: FinishReason, now: Nanos, error: str | None = None) -> None:
+        """The request of the sequence has ended, and the sequence with it."""
+        del self.by_generation[seq.request.generation_id]
+        finished = seq.finished(reason, now, error)
+        for each in seq.of_request:
+            self.end(each)
+            self.policy.on_leave(each, LeaveReason.FINISHED, now)
+        self.num_ends += 1
+        self.flows.leave(seq.flow.account)
+        self.events.append(finished)
+
+    def end(self, seq: Sequence) -> None:
         """The sequence has ended. What the open plan or a copy uses is free once that has ended, the rest at once."""
         in_copy = seq.status in (SequenceStatus.SWAPPING_OUT, SequenceStatus.SWAPPING_IN)
         in_plan = seq.num_scheduled_tokens > 0
         self.leave_list(seq)
-        self._want(seq, wants=False)
+        self.want(seq, wants=False)
         if not in_plan:
             self.leave_row(seq)
         self.set_status(seq, SequenceStatus.FINISHED)
-        self.num_ends += 1
-        del self.by_generation[seq.request.generation_id]
         self.expiring.discard(seq)
-        self.policy.on_leave(seq, LeaveReason.FINISHED, now)
-        self.flows.leave(seq.flow.account)
-        self.events.append(Finished(seq.key, reason, seq.usage(), seq.timeline.timings(now), error, seq.moves))
         if in_plan:
             self.ended_in_plan.append(seq)
         elif not in_copy:
@@ -246,6 +235,7 @@ class Lifecycle:
         if seq.row is not None:
             self.rows.stop(seq.row)
             seq.lose_row()
+            self.chosen.pop(seq, None)
 
     def set_status(self, seq: Sequence, status: SequenceStatus) -> None:
         """Called by the transitions only."""
@@ -257,16 +247,17 @@ class Lifecycle:
         self.num_transitions += 1
         seq.status = status
 
-    def _hold_or_let_go(self, seq: Sequence, reason_before: PauseReason | None, now: Nanos) -> None:
+    def hold_or_let_go(self, seq: Sequence, now: Nanos) -> None:
+        """What may hold the sequence has changed."""
         seq.watch()
         reason = seq.hold_reason
-        if reason is not None and reason_before is None:
+        if reason is not None and seq.wants:
             self._hold(seq, reason, now)
-        elif reason is None and reason_before is not None:
+        elif reason is None and not seq.wants:
             self._let_go(seq, now)
 
     def _hold(self, seq: Sequence, reason: PauseReason, now: Nanos) -> None:
-        self._want(seq, wants=False)
+        self.want(seq, wants=False)
         if seq.status in (SequenceStatus.WAITING, SequenceStatus.SWAPPED):
             self.policy.on_leave(seq, LeaveReason.WITHDRAWN, now)
         if seq.status is SequenceStatus.WAITING:
@@ -279,7 +270,7 @@ class Lifecycle:
             self.pause(seq, reason, now)
 
     def _let_go(self, seq: Sequence, now: Nanos) -> None:
-        self._want(seq, wants=True)
+        self.want(seq, wants=True)
         if seq.status is SequenceStatus.SWAPPED:
             self.policy.on_arrive(seq, now)
         elif seq.status is SequenceStatus.PAUSED and seq.block_table.device:
@@ -288,12 +279,14 @@ class Lifecycle:
         elif seq.status is SequenceStatus.PAUSED:
             self.wait(seq, now)
 
-    def _want(self, seq: Sequence, *, wants: bool) -> None:
+    def want(self, seq: Sequence, *, wants: bool) -> None:
+        """The sequence is unfinished and not held, or is not."""
         if wants is not seq.wants:
             seq.wants = wants
             self.demands.change(seq.flow, 1 if wants else -1)
 
-    def _watch_expiry(self, seq: Sequence) -> None:
+    def watch_expiry(self, seq: Sequence) -> None:
+        """It is known when the sequence ends if it has not moved on."""
         if (expires_at := seq.expires_at) is None:
             self.expiring.discard(seq)
         else:

@@ -23,7 +23,7 @@ from engine.core.reserve import peak_num_blocks
 from engine.core.sequence import Sequence
 from engine.core.step import Step
 from engine.core.types import PauseReason, SequenceStatus
-from engine.core.victims import Seizure, Victims
+from engine.core.victims import Seizure, Victims, is_stuck
 
 
 @dataclass(slots=True)
@@ -99,6 +99,7 @@ class Memory:
 
     def use(self, seq: Sequence) -> None:
         """`seq` has come in; a claim of its own is used."""
+        self._num_known_lacking = None
         if self._claim is not None and self._claim.seq is seq:
             self._claim = None
         if self._num_lacking_by_others is not None:
@@ -195,16 +196,16 @@ class Memory:
             return
         num_moved = self.preemptions.num_moved(victim, self._blocks.num_blocks(self._config.growth_reserve_tokens))
         swaps = self.preemptions.can_swap(victim, num_moved) and self.preemptions.prefers_swap(victim, num_moved)
-        self._seize(step, Seizure(victim, num_moved, swaps, is_capped=victim.hold_reason is None), claimant)
+        self._seize(step, Seizure(victim, num_moved, swaps, is_capped=not is_stuck(victim)), claimant)
 
     def _seize(self, step: Step, seizure: Seizure, claimant: Sequence) -> None:
         victim = seizure.victim
         generation_id = "" if claimant is victim else claimant.request.generation_id
         victim.num_seizures += seizure.is_capped
         self._note(step, victim)
-        reason = victim.hold_reason or (
-            PauseReason.FAIRNESS if victim.flow in step.terms.yielding else PauseReason.KV_PRESSURE
-        )
+        reason = victim.hold_reason
+        if reason is None or not is_stuck(victim):
+            reason = PauseReason.FAIRNESS if victim.flow in step.terms.yielding else PauseReason.KV_PRESSURE
         if seizure.swaps:
             self.preemptions.swap_out(victim, seizure.num_blocks, reason, step.now, generation_id)
         else:
@@ -213,7 +214,7 @@ class Memory:
     def _note(self, step: Step, victim: Sequence) -> None:
         self._num_known_lacking = None
         # A held sequence was not getting any further, so taking its blocks cannot start a back and forth.
-        step.has_preempted = step.has_preempted or victim.hold_reason is None
+        step.has_preempted = step.has_preempted or not is_stuck(victim)
 
     def _can_anyone_grow(self, step: Step) -> bool:
         yielding, lifecycle = step.terms.yielding, self._lifecycle
@@ -238,8 +239,9 @@ class Memory:
 
     def _is_hopeless(self, seq: Sequence) -> bool:
         """True if `seq` would not fit beside the blocks of its own flow even if all others were gone."""
-        idle = [other for other in self._victims.idle() if other.flow is seq.flow]
-        num_own = seq.flow.num_device_blocks - sum(self._blocks.num_gained(other.block_table) for other in idle)
+        idle = [other for other in self._victims.idle(seq.flow) if other.flow is seq.flow]
+        num_idle = self._blocks.pool.num_freed([block_id for other in idle for block_id in other.block_table.device])
+        num_own = seq.flow.num_device_blocks - num_idle
         return num_own + self._blocks.num_missing(seq) > self._config.num_device_blocks
 
     def _num_promised(self, step: Step) -> int:

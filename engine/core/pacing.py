@@ -8,7 +8,8 @@ not paced at all. Nor is anybody while the prices were not measured.
 
 Short prompts: one of a light flow comes in whole, however much the step holds, and no other chunk comes in behind it,
 unless the step before made way likewise. What arrives waits for the end of the running step anyway, so its first token
-is then one long step away, not two; and a long prompt has every other step.
+is then one long step away, not two; and a long prompt has every other step. Nor is it held for an allowance that it
+would only need a moment longer: it may take more than is left, once, and its flow owes the rest.
 """
 
 import math
@@ -28,10 +29,14 @@ MIN_CHUNK = 16  # tokens; smaller chunks pay more for their call than for their 
 
 @dataclass(slots=True)
 class Allowance:
-    """Nanoseconds that a flow may still spend, and how far the decodes' clock stood when it was last topped up."""
+    """Nanoseconds that a flow may still spend, below 0: that it owes; and how far the decodes' clock stood then."""
 
     left_ns: float
     topped_up_at_ns: float
+
+    def left_at(self, clock_ns: float, share: float) -> float:
+        """What there is by that time on the decodes' clock, of which it gets `share`."""
+        return self.left_ns + (clock_ns - self.topped_up_at_ns) * share
 
 
 @dataclass(slots=True)
@@ -53,12 +58,13 @@ class Pacing:
     _is_shared: bool = False
     _is_short: bool = False
     _was_short: bool = False
+    _guest: Sequence | None = None  # whom way was made for last
 
     def begin(self, step: Step) -> None:
         """The decodes of a pass are granted; what else the step holds is up to the chunks."""
         costs, terms = self.prices.step, step.terms
         if step is not self._step:
-            self._step, self._step_decodes_ns, self._step_chunks_ns = step, 0.0, 0.0
+            self._step, self._step_decodes_ns, self._step_chunks_ns, self._guest = step, 0.0, 0.0, None
             self._was_short, self._is_short = self._is_short, False
         self._is_paced = terms.paces_prefill and self.prices.are_measured and step.num_decodes > 0
         self._has_looked = False
@@ -79,20 +85,21 @@ class Pacing:
         self._decode_clock_ns = clock_ns
 
     def can_make_way(self, seq: Sequence) -> bool:
-        """True if the prompt of `seq`, which waits, is so short that others may be held up for it."""
+        """True if others may be held up for the prompt of `seq`, which waits: it is short, its flow owes nothing."""
         chunk_ns = self.prices.step.chunk_ns(seq.num_computed_tokens, seq.num_uncomputed_tokens)
-        return self._is_shared and chunk_ns <= SHORT_PROMPT * self._full_chunk_ns()
+        return self._is_shared and chunk_ns <= SHORT_PROMPT * self._full_chunk_ns() and not self._owes(seq.flow)
 
     def make_way(self, seq: Sequence) -> None:
         """`seq`, which is short and whose flow is light, is about to come in: there is room for it, and no more.
 
         All chunks together never take longer than the first one of a prompt can.
         """
-        full_ns = self._full_chunk_ns()
+        full_ns, self._guest = self._full_chunk_ns(), seq
         if not self._was_short:
             self._is_short = True
             self._step_limit_ns = min(self._step_limit_ns, self._step_chunks_ns)
         chunk_ns = self.prices.step.chunk_ns(seq.num_computed_tokens, seq.num_uncomputed_tokens)
+        self._top_up(seq.flow, chunk_ns)
         wanted_ns = self._step_chunks_ns + chunk_ns + ROUNDING_NS
         self._step_limit_ns = max(self._step_limit_ns, min(wanted_ns, full_ns, self._target_ns()))
 
@@ -105,7 +112,7 @@ class Pacing:
         if not self._step_chunks_ns:
             least_ns = max(token_ns, min(costs.chunk_ns(start, MIN_CHUNK), self._full_chunk_ns()))
         fitting = tokens_within(costs, start, num_tokens, max(self._step_limit_ns - self._step_chunks_ns, least_ns))
-        left_ns = self._left_ns(seq.flow, token_ns)
+        left_ns = None if seq is self._guest else self._top_up(seq.flow, token_ns)
         if left_ns is None:
             return fitting
         paced = tokens_within(costs, start, fitting, left_ns)
@@ -135,27 +142,38 @@ class Pacing:
         target_ns = self.config.target_step_ms * 1e6
         return target_ns - self._step_decodes_ns if target_ns else math.inf
 
-    def _left_ns(self, flow: Flow, token_ns: float) -> float | None:
-        """None if nobody else decodes. `token_ns` is what the next token takes: that much can always be saved up."""
+    def _owes(self, flow: Flow) -> bool:
+        share, allowance = self._share(flow), self._allowances.get(flow)
+        return share is not None and allowance is not None and allowance.left_at(self._decode_clock_ns, share) <= 0
+
+    def _share(self, flow: Flow) -> float | None:
+        """Of the time that decodes take, what the prompts of a flow get beside them; None if nobody else decodes."""
         if not self._is_paced:
             return None
         if not self._has_looked:
             self._look()
+        if len(self._decoding) <= (flow in self._decoding):
+            return None
         assert self._step is not None
         weight = self._step.weight(flow)
-        others = self._weight_total - (weight if flow in self._decoding else 0.0)
-        if len(self._decoding) <= (flow in self._decoding):
-            self._allowances.pop(flow, None)
+        return weight / (self._weight_total - (weight if flow in self._decoding else 0.0))
+
+    def _top_up(self, flow: Flow, token_ns: float) -> float | None:
+        """What a flow may spend now; None if nobody else decodes. `token_ns` is what its next token takes: that much
+        can always be saved up."""
+        share = self._share(flow)
+        if not self._is_paced:
             return None
-        most_ns = max(self._full_chunk_ns(), token_ns)
         allowance = self._allowances.pop(flow, None)
+        if share is None:
+            return None
         if allowance is None:
             allowance = Allowance(0.0, self._decode_clock_ns - self._step_decodes_ns)
             if len(self._allowances) >= 2 * self.config.max_num_seqs:
                 del self._allowances[next(iter(self._allowances))]
         self._allowances[flow] = allowance
-        elapsed_ns = self._decode_clock_ns - allowance.topped_up_at_ns
-        allowance.left_ns = min(most_ns, allowance.left_ns + elapsed_ns * weight / others)
+        most_ns = max(self._full_chunk_ns(), token_ns)
+        allowance.left_ns = min(most_ns, allowance.left_at(self._decode_clock_ns, share))
         allowance.topped_up_at_ns = self._decode_clock_ns
         return allowance.left_ns
 

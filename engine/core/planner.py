@@ -12,7 +12,8 @@ pass B  flows that yield get what is left of step, rows and blocks, unless the p
    is paused in place.
 4. When all are served, decodes of those that do not yield carry drafts with what is left (`speculation`).
 5. When nothing is granted and no copy is under way, the latest arrivals give way to the first, which fits alone because
-   `add` refuses what does not, and what swapped ones have kept is dropped: no pair of policies can stop the engine.
+   `add` refuses what does not, and what swapped ones and held beams have kept is dropped: no pair of policies can stop
+   the engine.
 6. Ties are broken by arrival.
 
 Sources: chunked prefill beside decodes, Agrawal et al. 2024 (Sarathi-Serve); the two passes, claims and yielding are
@@ -29,6 +30,7 @@ from engine.core.lifecycle import Lifecycle
 from engine.core.memory import Memory
 from engine.core.pacing import Pacing
 from engine.core.policy import PlanStart
+from engine.core.preemption import Preemptions
 from engine.core.row_giver import RowGiver
 from engine.core.sequence import Sequence
 from engine.core.speculation import Drafts
@@ -57,6 +59,15 @@ class Planner:
         return self._memory.claimant
 
     @property
+    def num_unclaimed(self) -> int:
+        """Free blocks that are not kept for the claimant."""
+        return self._memory.num_unclaimed
+
+    @property
+    def preemptions(self) -> Preemptions:
+        return self._memory.preemptions
+
+    @property
     def are_rows_exhausted(self) -> bool:
         """True if in the last plan a head asked for a row in vain."""
         return self._rows.are_exhausted
@@ -76,7 +87,7 @@ class Planner:
             if step.granted or self._blocks.in_flight or not self._lifecycle.has_wanting:
                 return step
         self._break_deadlock(step)
-        while not step.granted and (kept := [seq for seq in self._lifecycle.swapped if seq.block_table.device]):
+        while not step.granted and (kept := self._kept_by_others()):
             self._memory.give_way(step, kept[-1])
             step = self._fill(now)
             if step.granted or self._blocks.in_flight:
@@ -199,6 +210,12 @@ class Planner:
         while self._blocks.num_free == 0 and first.num_computed_tokens >= self._blocks.capacity(first.block_table):
             self._memory.give_way(step, others.pop())
         self._admission.grant_anyway(step, first)
+
+    def _kept_by_others(self) -> list[Sequence]:
+        """Sequences that have blocks and do not get any further, held beams before what is swapped."""
+        lifecycle = self._lifecycle
+        beams = [seq for seq in lifecycle.held if seq.beam is not None]
+        return [seq for seq in [*beams, *lifecycle.swapped] if seq.block_table.device]
 
     def _pause_denied(self, step: Step) -> None:
         """Sequences that could have emitted a token, or that yield, and got nothing, are paused in place.

@@ -7,19 +7,20 @@ for. Source of both ways: Kwon et al. 2023 (PagedAttention), §4.5; there the ch
 
 import math
 
+from engine.core import by_arrival
 from engine.core.config import PreemptionChoice, SchedulerConfig
 from engine.core.events import Move, MoveKind, Preempted
 from engine.core.lifecycle import Lifecycle
 from engine.core.plan import CopyDirection
 from engine.core.policy import LeaveReason
 from engine.core.sequence import Sequence
-from engine.core.types import Nanos, PauseReason, PreemptionMode, SequenceStatus
+from engine.core.types import CopyId, Nanos, PauseReason, PreemptionMode, SequenceStatus
 
 MIN_SWAPPED_BLOCKS = 2  # below, a copy is not worth its launch and the wait for it
 
 
 class Preemptions:
-    """Takes blocks from sequences that no open plan and no copy uses."""
+    """Takes blocks from sequences that no open plan and no copy uses, and brings back what was swapped out."""
 
     def __init__(self, config: SchedulerConfig, lifecycle: Lifecycle) -> None:
         self._config = config
@@ -99,6 +100,39 @@ class Preemptions:
         lifecycle.num_swaps += 1
         account.num_copied_blocks += num_blocks
 
+    def swap_in(self, seq: Sequence, now: Nanos) -> None:
+        """A swapped sequence comes back. The caller has checked that its blocks are free."""
+        lifecycle = self._lifecycle
+        lifecycle.policy.on_leave(seq, LeaveReason.ADMITTED, now)
+        lifecycle.leave_list(seq)
+        lifecycle.set_status(seq, SequenceStatus.SWAPPING_IN)
+        copy = self._blocks.swap_in(seq)
+        num_blocks = len(copy.host_block_ids)
+        lifecycle.copies.append(copy)
+        self.note_copy(CopyDirection.IN, num_blocks, now)
+        seq.flow.account.num_swaps_in += 1
+        seq.flow.account.num_copied_blocks += num_blocks
+        seq.timeline.begin_move(Move(MoveKind.SWAP_IN, seq.num_preemptions, num_blocks, 0, now))
+
+    def complete_copy(self, copy_id: CopyId, now: Nanos) -> None:
+        """A copy has ended: its sequence is swapped, or resident again, or gone. KeyError if it is not in flight."""
+        lifecycle = self._lifecycle
+        seq = self._blocks.complete(copy_id).seq
+        if seq is None:
+            return  # what nobody uses has moved
+        seq.timeline.end_move(now)
+        if seq.status is SequenceStatus.FINISHED:
+            self._blocks.free(seq)
+        elif seq.status is SequenceStatus.SWAPPING_OUT:
+            lifecycle.set_status(seq, SequenceStatus.SWAPPED)
+            by_arrival.insert(lifecycle.swapped, seq)
+            if seq.hold_reason is None:
+                lifecycle.policy.on_arrive(seq, now)
+        else:
+            seq.resident_since = lifecycle.num_plans
+            lifecycle.set_status(seq, SequenceStatus.PAUSED)
+            by_arrival.insert(lifecycle.paused if seq.hold_reason is None else lifecycle.held, seq)
+
     def recompute(self, victim: Sequence, reason: PauseReason, now: Nanos, claimant: str = "") -> None:
         """All its blocks are free; it waits, and will be computed again."""
         self._leave(victim, Preempted(victim.key, PreemptionMode.RECOMPUTE, reason, now, claimant))
@@ -115,7 +149,7 @@ class Preemptions:
             victim.num_preemptions += 1
             victim.flow.account.num_preemptions += 1
             lifecycle.num_preemptions += 1
-            lifecycle.events.append(preempted)
+            lifecycle.tell(victim, preempted)
         lifecycle.leave_list(victim)
         lifecycle.leave_row(victim)
         victim.timeline.suspend(now)

@@ -96,25 +96,29 @@ def order_of(lifecycle: Lifecycle, config: SchedulerConfig, now: Nanos, limit: i
         told = set(first)
         left = [seq for seq in waiting.values() if seq not in told]
         first += _by_key(policy, left)[: limit - len(first)]
-    return QueueOrder(tuple(seq.key.generation_id for seq in first), len(waiting))
+    num_waiting = len({seq.key.generation_id for seq in waiting.values()})  # one request may wait with several beams
+    return QueueOrder(tuple(dict.fromkeys(seq.key.generation_id for seq in first)), num_waiting)
 
 
 def info_of(seq: Sequence, now: Nanos) -> RequestInfo:
-    """What is told of an unfinished sequence."""
+    """What is told of an unfinished request. Of one that searches: the state of the beam that others wait for, the
+    output tokens, blocks and preemptions of all beams together, and the computed tokens of `seq` alone."""
+    group = None if seq.beam is None else seq.beam.group
+    device = seq.block_table.device if group is None else {b for m in group.members for b in m.block_table.device}
     started_at = seq.timeline.started_at
     weights = {node.key[-1]: node.weight for node in seq.flow.nodes}
     return RequestInfo(
         generation_id=seq.request.generation_id,
-        arrival_index=seq.arrival_index,
+        arrival_index=seq.of_request[0].arrival_index,
         path=tuple(PathNode(node.id, weights.get(node.id, node.weight)) for node in seq.request.path),
         class_name=seq.priority_class.name,
-        status=seq.status,
+        status=seq.status if group is None else group.foremost.status,
         num_prompt_tokens=seq.num_prompt_tokens,
-        num_output_tokens=seq.num_output_tokens,
-        max_output_tokens=seq.request.max_output_tokens,
+        num_output_tokens=seq.num_output_tokens if group is None else group.num_charged,
+        max_output_tokens=seq.request.max_charged_tokens,
         num_computed_tokens=seq.num_computed_tokens,
-        num_device_blocks=seq.num_device_blocks,
-        num_preemptions=seq.num_preemptions,
+        num_device_blocks=len(device),
+        num_preemptions=seq.num_preemptions if group is None else group.num_preemptions,
         waited_ns=(now if started_at is None else started_at) - seq.arrived_at,
         age_ns=now - seq.arrived_at,
     )
@@ -123,7 +127,8 @@ def info_of(seq: Sequence, now: Nanos) -> RequestInfo:
 def explain(
     lifecycle: Lifecycle, order: QueueOrder, yielding: abc.Set[object], seq: Sequence, now: Nanos
 ) -> Explanation:
-    """Why `seq` is where it is; `yielding` are the flows that yielded in the last plan."""
+    """Why the request of `seq` is where it is; `yielding` are the flows that yielded in the last plan."""
+    seq = seq if seq.beam is None else seq.beam.group.foremost
     is_queued = seq.status in _QUEUED and seq.hold_reason is None
     position = order.position_of(seq.request.generation_id) if is_queued else None
     ahead = order.generation_ids[: len(order.generation_ids) if position is None else position] if is_queued else ()
@@ -162,13 +167,13 @@ class _Trial:
 
     def __init__(self, lifecycle: Lifecycle, config: SchedulerConfig, now: Nanos) -> None:
         self._policy = _copy_of(lifecycle.policy.policy)
-        self._by_generation = lifecycle.by_generation
+        self._queued = lifecycle.queued
         self._config, self._prices, self._now = config, lifecycle.prices, now
         self._flows = tuple(lifecycle.flows.all())
         self._satisfied: dict[Flow, None] = {}
         self._num_waiting: dict[Flow, int] = {}
         for view in lifecycle.policy.waiting.values():
-            flow = lifecycle.by_generation[view.key.generation_id].flow
+            flow = lifecycle.queued(view).flow
             self._num_waiting[flow] = self._num_waiting.get(flow, 0) + 1
 
     def first(self, limit: int) -> list[SequenceView]:
@@ -194,7 +199,7 @@ class _Trial:
             if view is None:
                 return
             yield view
-            seq = self._by_generation[view.key.generation_id]
+            seq = self._queued(view)
             num_tokens = max(0, seq.num_tokens - max(seq.num_computed_tokens, seq.num_cached_prompt_tokens))
             policy.on_leave(seq, LeaveReason.ADMITTED, self._now)
             policy.charge(Service(seq.flow, num_tokens, 1, 0))

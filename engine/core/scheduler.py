@@ -3,21 +3,23 @@
     add, abort, expire, grant, set_*, update_*, calibrate   at any time
     plan             -> StepPlan   at most one plan is open
     commit           -> events     closes it, with what the runner made of it
+    requeue          -> events     closes it, as nothing could be made of it
     complete_copies  -> events     copies that ended while no plan was open
 
 There is no prefill or decode phase: the computed tokens of each sequence catch up with its known tokens, and when they
-have, the step samples one more. Events come out of `abort`, `expire`, `commit`, `complete_copies` and `fail_all` in the
-order in which they happened, those of other calls with the next of these. The states of a sequence are described in
-`lifecycle`, the rules of a plan in `planner` and `memory`.
+have, the step samples one more. Events come out of `abort`, `expire`, `commit`, `requeue`, `complete_copies` and
+`fail_all` in the order in which they happened, those of other calls with the next of these. The states of a sequence
+are described in `lifecycle`, the rules of a plan in `planner` and `memory`.
 """
 
 from collections import abc
 
-from engine.core import queue_position
+from engine.core import controls, queue_position
+from engine.core.beam_rounds import BeamRounds
 from engine.core.committer import Committer
 from engine.core.config import SchedulerConfig
 from engine.core.costs import Prices
-from engine.core.errors import DuplicateRequestError, RequestTooLargeError, StaleOutputError
+from engine.core.errors import DuplicateRequestError, StaleOutputError
 from engine.core.events import Event
 from engine.core.flow import Path
 from engine.core.guard import GuardedPolicy, GuardedPreemption
@@ -25,6 +27,8 @@ from engine.core.lifecycle import Lifecycle
 from engine.core.plan import CopyDirection, StepOutput, StepPlan
 from engine.core.planner import Planner
 from engine.core.policy import FlowView, PreemptionPolicy, SchedulingPolicy
+from engine.core.request_size import check_size
+from engine.core.requeues import Requeues
 from engine.core.sequence import Sequence
 from engine.core.stats import SchedulerStats
 from engine.core.step import Step
@@ -43,7 +47,8 @@ class Scheduler:
         self._preemption = GuardedPreemption(preemption)
         self.lifecycle = Lifecycle(config, self._scheduling)
         self.planner = Planner(config, self.lifecycle, self._preemption)
-        self._committer = Committer(self.lifecycle)
+        self._committer = Committer(self.lifecycle, BeamRounds(self.lifecycle, lambda: self.planner.num_unclaimed))
+        self._requeues = Requeues(self.lifecycle, self.planner.preemptions)
         self.open_plan: tuple[StepPlan, Step] | None = None
         self._num_open_plans = 0
         self._yielding: abc.Set[FlowView] = frozenset()
@@ -74,9 +79,7 @@ class Scheduler:
         """
         if request.generation_id in self.lifecycle.by_generation:
             raise DuplicateRequestError(request.generation_id)
-        num_tokens = len(request.prompt_token_ids) + request.max_output_tokens
-        if num_tokens > self.config.max_request_tokens:
-            raise RequestTooLargeError(num_tokens, self.config.max_request_tokens)
+        check_size(request, self.config)
         seq = self.lifecycle.arrive(request, now)
         prices = self.lifecycle.prices
         num_cached = seq.num_cached_prompt_tokens
@@ -119,7 +122,9 @@ class Scheduler:
         if not step.granted and not self.lifecycle.copies:
             return None
         self._num_open_plans += 1
-        plan = step.to_plan(self._num_open_plans, self.lifecycle.rows, self.lifecycle.take_copies())
+        lifecycle = self.lifecycle
+        copies, block_copies = lifecycle.take_copies(), lifecycle.take_block_copies()
+        plan = step.to_plan(self._num_open_plans, lifecycle.rows, copies, block_copies, lifecycle.chosen)
         self.open_plan = plan, step
         return plan
 
@@ -136,10 +141,11 @@ class Scheduler:
         if self.open_plan is None or self.open_plan[0].step_id != output.step_id:
             raise StaleOutputError(f"step {output.step_id} is not the open plan's")
         plan, step = self.open_plan
-        accepted, errors = output.accepted, output.errors
-        for row, samples in zip(plan.rows, plan.samples, strict=True):
-            if samples and not accepted.get(row) and row not in errors:
-                raise StaleOutputError(f"step {output.step_id} has no result for row {row}, which samples")
+        accepted, errors, candidates = output.accepted, output.errors, output.candidates
+        if not all(map(accepted.get, plan.rows)):  # most steps have a token for every row
+            for row, samples in zip(plan.rows, plan.samples, strict=True):
+                if samples and not accepted.get(row) and row not in errors and row not in candidates:
+                    raise StaleOutputError(f"step {output.step_id} has no result for row {row}, which samples")
         if any(len(accepted.get(row, ())) > 1 + count for row, count in zip(plan.rows, plan.num_drafts, strict=False)):
             raise StaleOutputError(f"step {output.step_id} has more tokens than were drafted for it")
         self._check_copies(output.completed_copies)
@@ -153,14 +159,24 @@ class Scheduler:
         self._check_copies(copy_ids)
         return self._complete(copy_ids, now)
 
+    def requeue(self, now: Nanos) -> list[Event]:
+        """The open plan came to nothing for want of memory, and is open no more: its sequences wait, to be computed
+        again, and those that this happens to twice in a row have ended with an error. Nothing else is lost."""
+        assert self.open_plan is not None, "no plan is open"
+        (_, step), self.open_plan = self.open_plan, None
+        self._requeues.take_back(step, now)
+        return self.lifecycle.take_events()
+
     def fail_all(self, error: str, now: Nanos) -> list[Event]:
         """Every request has ended with `error`, and no plan is open: the runner lost its state.
 
         Copies that are under way still end one by one, and keep their blocks until then.
         """
         self.open_plan = None
+        self.lifecycle.take_block_copies()  # what they would have copied is gone
         for seq in tuple(self.lifecycle.by_generation.values()):
-            self.lifecycle.blocks.distrust(seq)
+            for each in seq.of_request:
+                self.lifecycle.blocks.distrust(each)
             self.lifecycle.finish(seq, FinishReason.ERROR, now, error)
         self.lifecycle.release_ended()
         self.lifecycle.blocks.forget_cached()
@@ -170,19 +186,19 @@ class Scheduler:
         """The request may emit `max_output_tokens` in all, and pauses there. Nothing happens if it has ended."""
         seq = self.lifecycle.by_generation.get(generation_id)
         if seq is not None:
-            self.lifecycle.grant(seq, max_output_tokens, now)
+            controls.grant(self.lifecycle, seq, max_output_tokens, now)
 
     def set_reader_blocked(self, generation_id: str, blocked: bool, now: Nanos) -> None:
         """The request pauses while its reader is blocked. Nothing happens if it has ended."""
         seq = self.lifecycle.by_generation.get(generation_id)
         if seq is not None:
-            self.lifecycle.set_reader_blocked(seq, blocked, now)
+            controls.set_reader_blocked(self.lifecycle, seq, blocked, now)
 
     def set_class(self, generation_id: str, priority_class: PriorityClass, now: Nanos) -> None:
         """The request belongs to another class from `now` on. Nothing happens if it has ended."""
         seq = self.lifecycle.by_generation.get(generation_id)
         if seq is not None:
-            self.lifecycle.set_class(seq, priority_class, now)
+            controls.set_class(self.lifecycle, seq, priority_class, now)
 
     def update_nodes(self, updates: abc.Iterable[tuple[Path, float, int]], now: Nanos) -> None:
         """Path of ids, weight and policy revision of nodes: govern queued and running work from the next plan on.
@@ -234,6 +250,8 @@ class Scheduler:
             num_preemptions=lifecycle.num_preemptions,
             num_pauses=lifecycle.num_pauses,
             num_swaps=lifecycle.num_swaps,
+            num_lost_steps=self._requeues.num_lost_steps,
+            num_requeues=self._requeues.num_requeues,
             prices=lifecycle.prices,
             policy_fault=self.policy_fault,
             tenants=tenants,
@@ -260,5 +278,5 @@ class Scheduler:
 
     def _complete(self, copy_ids: abc.Iterable[CopyId], now: Nanos) -> list[Event]:
         for copy_id in copy_ids:
-            self.lifecycle.complete_copy(copy_id, now)
+            self.planner.preemptions.complete_copy(copy_id, now)
         return self.lifecycle.take_events()

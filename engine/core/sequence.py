@@ -5,10 +5,12 @@
 
 from collections import abc
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from engine.core.beam_group import Beam, beam_of
 from engine.core.block_names import NO_NAME, BlockName
-from engine.core.events import Move, MoveKind, Usage
+from engine.core.drafting import Drafting
+from engine.core.events import Finished, Move, MoveKind, Usage
 from engine.core.flow import Flow
 from engine.core.timeline import Timeline
 from engine.core.types import (
@@ -24,9 +26,6 @@ from engine.core.types import (
     TenantId,
 )
 
-# What is known of drafts before the first one was verified: how many were right, of how many that were looked at.
-PRIOR_RIGHT, PRIOR_TRIED = 1.2, 2.0
-
 
 @dataclass(slots=True)
 class BlockTable:
@@ -39,42 +38,31 @@ class BlockTable:
     host: list[HostBlockId] = field(default_factory=list)
 
 
+class Tail(NamedTuple):
+    """The first tokens of a block that a sequence is to copy: it does not share it."""
+
+    block_id: BlockId
+    num_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class Hit:
     """What a prefix cache of this version has for a sequence: blocks from its first token on, those behind them that
-    are on the host, the tokens in all of them, and how many of the first ones others use now."""
+    are on the host, the tokens in all of them, and how many of the first ones others use now. The tokens include those
+    of `tail`, behind all these blocks."""
 
     version: int
     block_ids: tuple[BlockId, ...]
     host_block_ids: tuple[HostBlockId, ...]
     num_tokens: int
     num_used_blocks: int
+    tail: Tail | None = None
 
 
 class Finder(Protocol):
     """The prefix cache, as far as a waiting sequence asks it."""
 
     def hit(self, seq: "Sequence") -> Hit: ...
-
-
-@dataclass(slots=True)
-class Drafting:
-    """The drafts of one sequence. Written by Drafts, Lifecycle and Committer, see `speculation`.
-
-    num_proposed    drafts that the runner has for it
-    num_scheduled   of these, in the plan being made or open
-    limit           that the runner may propose behind that plan
-    num_drafted     verified so far, of which num_accepted were right
-    right, tried    likewise, the latest weighing most; drafts behind a wrong one were not tried
-    """
-
-    num_proposed: int = 0
-    num_scheduled: int = 0
-    limit: int = 0
-    num_drafted: int = 0
-    num_accepted: int = 0
-    right: float = PRIOR_RIGHT
-    tried: float = PRIOR_TRIED
 
 
 @dataclass(slots=True, eq=False)
@@ -95,10 +83,13 @@ class Sequence:
     row                   the row of the runner's batch; RUNNING sequences have one, PAUSED ones may
     drafting              None: it never has drafts
     block_names           of the full blocks of known tokens, from the first one on, as far as they were needed
+    end_name              of the block in which the prompt ends and which it does not fill, once it was needed
+    compared_token_ids    the prompt, or what stands for it where parts of blocks are compared
     num_named_blocks      blocks of the table, from the first one on, whose names were told to the prefix cache
     num_found_tokens      prompt tokens that were found in the cache and never computed for it
     announced             the block that it computes next, where others may wait for it
     is_sound              False: what it computed may be wrong
+    beam                  None: its tokens are drawn
     """
 
     request: Request
@@ -129,12 +120,15 @@ class Sequence:
     drafting: Drafting | None = None
     root_name: BlockName = NO_NAME
     block_names: list[BlockName] = field(default_factory=list)
+    end_name: BlockName | None = None
+    compared_token_ids: abc.Sequence[int] = ()
     num_named_blocks: int = 0
     num_found_tokens: int = 0
     announced: BlockName | None = None
     is_sound: bool = True
     finder: Finder | None = None
     hit: Hit | None = None
+    beam: Beam | None = None
 
     @classmethod
     def of(cls, request: Request, arrival_index: int, flow: Flow, *, speculates: bool = False) -> "Sequence":
@@ -145,22 +139,25 @@ class Sequence:
             request=request,
             arrival_index=arrival_index,
             flow=flow,
-            granted_output_tokens=request.max_output_tokens if granted is None else granted,
+            granted_output_tokens=request.max_charged_tokens if granted is None else granted,
             timeline=Timeline(request.arrived_at),
             status=SequenceStatus.WAITING,
             key=SequenceKey(request.generation_id, 0),
             num_prompt_tokens=num_prompt_tokens,
             num_tokens=num_prompt_tokens,
             max_num_tokens=num_prompt_tokens + request.max_output_tokens,
-            drafting=Drafting() if speculates and request.speculates else None,
+            drafting=Drafting() if speculates and request.speculates and request.beam_search is None else None,
+            beam=beam_of(request),
         )
+        if seq.beam is not None:
+            seq.beam.group.members.append(seq)
         seq.watch()
         return seq
 
     def watch(self) -> None:
         """`num_plain_tokens` is true. Called whenever what may hold the sequence has changed."""
         can_end_early = self.request.stop_token_ids or self.request.sampling.constraint is not None
-        if self.reader_blocked or can_end_early:
+        if self.reader_blocked or can_end_early or self.beam is not None:
             self.num_plain_tokens = 0
         else:
             num_granted_tokens = self.num_prompt_tokens + self.granted_output_tokens
@@ -170,7 +167,13 @@ class Sequence:
         """It has no row, and the runner forgets what it proposed for it."""
         self.row = None
         if self.drafting is not None:
-            self.drafting.num_proposed = 0
+            self.drafting.num_proposed = self.drafting.num_certain = 0
+
+    def forget_scheduled(self) -> None:
+        """The open plan came to nothing: no token of it counts, and no draft."""
+        self.num_scheduled_tokens = 0
+        if self.drafting is not None:
+            self.drafting.num_scheduled = self.drafting.num_proposed = self.drafting.limit = 0
 
     def begin(self, now: Nanos) -> Nanos:
         """It comes in for the first time. Returns how long it has waited for that."""
@@ -184,6 +187,11 @@ class Sequence:
         self.timeline.resume(now)
         if (num_tokens := self.num_lost_tokens) > 0:
             self.timeline.begin_move(Move(MoveKind.RECOMPUTE, self.num_preemptions, num_lost_blocks, num_tokens, now))
+
+    @property
+    def of_request(self) -> "abc.Sequence[Sequence]":
+        """All sequences of its request."""
+        return (self,) if self.beam is None else self.beam.group.members
 
     @property
     def num_lost_tokens(self) -> int:
@@ -244,6 +252,8 @@ class Sequence:
     @property
     def hold_reason(self) -> PauseReason | None:
         """Why the sequence may get no tokens, whatever the policy says; None if it may."""
+        if self.beam is not None:
+            return self.beam.hold_reason(self.granted_output_tokens, reader_blocked=self.reader_blocked)
         if self.num_output_tokens >= self.granted_output_tokens:
             return PauseReason.QUOTA
         return PauseReason.READER if self.reader_blocked else None
@@ -268,6 +278,13 @@ class Sequence:
         if start >= num_prompt_tokens:
             return self.output_token_ids[start - num_prompt_tokens : end - num_prompt_tokens]
         return (*prompt[start:], *self.output_token_ids[: end - num_prompt_tokens])
+
+    def finished(self, reason: FinishReason, now: Nanos, error: str | None) -> Finished:
+        """How its request has ended."""
+        if self.beam is None:
+            return Finished(self.key, reason, self.usage(), self.timeline.timings(now), error, self.moves)
+        group = self.beam.group
+        return Finished(self.key, reason, group.usage(), group.timings(now), error)
 
     def usage(self) -> Usage:
         """What the sequence consumed so far."""

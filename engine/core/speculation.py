@@ -6,7 +6,8 @@ verifies these and accepts those that it would have sampled anyway. Their tokens
 
 A draft costs a step the time of a token and is worth the probability that it is accepted. It is planned only where
 that raises the tokens per time of the whole step, by the measured prices: with a full batch, or where few drafts of
-late were right, none is. So speculation is off by itself where it does not pay, and is tried again now and then.
+late were right, none is. So speculation is off by itself where it does not pay, and is tried again now and then. A
+draft of which the runner says that it is certain is right, and tells nothing of what guesses are worth.
 
 Source: Leviathan et al. 2023 (acceptance of several drafts, §3.1); Liu et al. 2024 (SmartSpec: by the batch's goodput).
 """
@@ -14,10 +15,11 @@ Source: Leviathan et al. 2023 (acceptance of several drafts, §3.1); Liu et al. 
 from dataclasses import dataclass
 
 from engine.core.config import SchedulerConfig
+from engine.core.drafting import PRIOR_RIGHT, PRIOR_TRIED, Drafting
 from engine.core.flow import Flow
 from engine.core.lifecycle import Lifecycle
 from engine.core.memory import Memory
-from engine.core.sequence import PRIOR_RIGHT, PRIOR_TRIED, Drafting, Sequence
+from engine.core.sequence import Sequence
 from engine.core.step import Step
 
 FORGETTING = 0.75  # weight of older drafts after each verification: the end of a copied passage is noticed in six steps
@@ -63,12 +65,13 @@ class Drafts:
         wanted: dict[Sequence, int] = {}
         for seq, state in drafting:
             assert worth is not None
-            num_worthwhile = self._num_worthwhile(seq, state, worth, self._config.draft_token_ns)
+            num_worthwhile = self._num_worthwhile(seq, 0, worth, self._config.draft_token_ns)
             # A proposal that costs nothing is worth being told of: the sequence returns by it.
             num_useful = num_worthwhile if self._config.draft_token_ns else self._most()
             state.limit = max(0, min(num_useful, seq.num_grantable - 2))
             step.may_propose = step.may_propose or state.limit > 0
-            wanted[seq] = min(self._num_worthwhile(seq, state, worth, 0.0), state.num_proposed, seq.num_grantable - 1)
+            num_wanted = self._num_worthwhile(seq, state.num_certain, worth, 0.0)
+            wanted[seq] = min(num_wanted, state.num_proposed, seq.num_grantable - 1)
             if not num_worthwhile and (state.num_proposed or not state.limit):
                 _return(state)
         self._hand_out(step, wanted, worth)
@@ -117,20 +120,22 @@ class Drafts:
         total = sum(weights.values())
         return Worth(step_ns, num_sampled, {flow: time_ns * weight / total for flow, weight in weights.items()})
 
-    def _num_worthwhile(self, seq: Sequence, state: Drafting, worth: Worth, draft_ns: float) -> int:
-        """The longest draft whose last token is right so often that it raises the step's tokens per time.
+    def _num_worthwhile(self, seq: Sequence, num_certain: int, worth: Worth, draft_ns: float) -> int:
+        """The longest draft, of which so many first tokens are certain, whose last token is right so often that it
+        raises the step's tokens per time.
 
         Step time T and n tokens: one more token of time c and probability p raises n / T exactly if p · T > n · c.
         """
         least = self._config.min_draft_acceptance
         if worth.step_ns > 0:
             least = max(least, worth.num_sampled * (self._token_ns(seq) + draft_ns) / worth.step_ns)
+        state = seq.drafting
+        assert state is not None, "a sequence without speculation has no drafts"
         acceptance = min(MAX_ACCEPTANCE, state.right / state.tried)
-        num_drafts, probability = 0, acceptance
-        while num_drafts < self._most() and probability > least:
-            num_drafts += 1
-            probability *= acceptance
-        return num_drafts
+        for num_drafts in range(self._most()):
+            if acceptance ** max(0, num_drafts + 1 - num_certain) <= least:
+                return num_drafts
+        return self._most()
 
     def _token_ns(self, seq: Sequence) -> float:
         return self._lifecycle.prices.step.decodes_ns(1, seq.num_tokens)
@@ -139,17 +144,23 @@ class Drafts:
         return self._config.num_draft_tokens
 
 
-def settle(seq: Sequence, state: Drafting, num_accepted_tokens: int, num_proposed: int) -> None:
-    """The open plan's drafts of `seq` are verified: it emitted so many tokens, all but the last of them drafts."""
+def settle(seq: Sequence, state: Drafting, num_accepted_tokens: int, num_proposed: int, num_certain: int = 0) -> None:
+    """The open plan's drafts of `seq` are verified: it emitted so many tokens, all but the last of them drafts.
+
+    The runner has proposed others now, of which the first ones are certain."""
     num_drafts, num_right = state.num_scheduled, min(state.num_scheduled, num_accepted_tokens - 1)
+    num_guessed = num_right - min(num_right, state.num_certain)
     state.num_proposed, state.num_scheduled, state.limit = min(num_proposed, state.limit), 0, 0
+    has_guessed = num_drafts > state.num_certain or num_right < num_drafts
+    state.num_certain = min(num_certain, state.num_proposed)
     if not num_drafts:
         return
     seq.num_computed_tokens += num_right
     state.num_drafted += num_drafts
     state.num_accepted += num_right
-    state.right = FORGETTING * state.right + num_right
-    state.tried = FORGETTING * state.tried + num_right + (num_right < num_drafts)
+    if has_guessed:
+        state.right = FORGETTING * state.right + num_guessed
+        state.tried = FORGETTING * state.tried + num_guessed + (num_right < num_drafts)
     account = seq.flow.account
     account.num_drafted_tokens += num_drafts
     account.num_accepted_tokens += num_right

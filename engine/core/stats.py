@@ -21,6 +21,7 @@ class TenantStats:
     num_swaps_out, num_swaps_in, num_copied_blocks   copies to and from the host, and the blocks that they moved
     wait_ns                time that its requests have waited for their first step, of those that got there
     num_kept_blocks        blocks that it computed and nobody uses now
+    num_drafted_tokens     draft tokens that were verified, of which num_accepted_tokens were right
     standing               the scheduling policy's measure of how over-served it is, per node of the path; () if none
     """
 
@@ -45,6 +46,8 @@ class TenantStats:
     standing: tuple[float, ...]
     num_found_tokens: int = 0
     num_kept_blocks: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,8 @@ class SchedulerStats:
 
     num_free_blocks    device blocks that may be taken, those included that the prefix cache keeps
     num_fenced_blocks  device blocks that are being copied out: neither free nor usable
+    num_lost_steps     steps that the device had no memory for
+    num_requeues       how often a request of such a step was sent back, to be computed again: among the preemptions
     num_copied_out, num_copied_in   blocks whose copy to the host, and from there, has begun
     gap_bound          the most by which the policy lets siblings differ that are both denied something, in cost units
                        over weight; None where it promises nothing
@@ -98,6 +103,8 @@ class SchedulerStats:
     num_preemptions: int
     num_pauses: int
     num_swaps: int
+    num_lost_steps: int
+    num_requeues: int
     prices: Prices
     policy_fault: str | None
     tenants: tuple[TenantStats, ...]

@@ -11,7 +11,7 @@ from engine.core.plan import BlockCopy, RowStart, StepPlan
 from engine.core.policy import Terms
 from engine.core.rows import Rows
 from engine.core.sequence import Sequence
-from engine.core.types import Nanos
+from engine.core.types import BlockId, Nanos
 
 
 @dataclass(slots=True)
@@ -117,31 +117,43 @@ class Step:
                 node.num_planned_prefill_tokens = node.num_planned_output_tokens = 0
         self.flows = {}
 
-    def to_plan(self, step_id: int, rows: Rows, copies: tuple[BlockCopy, ...]) -> StepPlan:
-        """What the runner gets. `granted` is in the order of the plan's columns afterwards."""
-        # Then each chunk is the one token that is not computed.
-        are_decodes = self.num_decodes == len(self.granted) and not self.num_drafts
-        self.granted = granted = self.granted if are_decodes else _decodes_first(self.granted)
-        num_tokens, samples = ((1,) * len(granted), (True,) * len(granted)) if are_decodes else _chunks(granted)
-        known = rows.known
+    def to_plan(
+        self,
+        step_id: int,
+        rows: Rows,
+        copies: tuple[BlockCopy, ...],
+        block_copies: tuple[tuple[BlockId, BlockId], ...] = (),
+        chosen: dict[Sequence, int] | None = None,
+    ) -> StepPlan:
+        """What the runner gets. `granted` is in the order of the plan's columns afterwards, and of `chosen` nobody is
+        left that is in it."""
+        num_tokens, samples = self._order()
+        granted, known = self.granted, rows.known
         started = [seq for seq in granted if seq.row not in known]
         grown = [item for item in self.num_old_blocks.items() if item[0].row in known]
-        row_numbers = [seq.row for seq in granted if seq.row is not None]
-        assert len(row_numbers) == len(granted), "a sequence without a row was granted tokens"
         stopped = rows.tell([_row(seq) for seq in started])
         return StepPlan(
             step_id=step_id,
             stopped=stopped,
             started=tuple([_row_start(seq) for seq in started]),
             new_blocks=tuple([(_row(seq), tuple(seq.block_table.device[num_old:])) for seq, num_old in grown]),
-            rows=tuple(row_numbers),
+            rows=_row_numbers(granted),
             starts=tuple([seq.num_computed_tokens for seq in granted]),
             num_tokens=num_tokens,
             samples=samples,
             copies=copies,
             num_drafts=tuple([seq.num_scheduled_drafts for seq in granted]) if self.num_drafts else (),
             draft_limits=tuple([_draft_limit(seq) for seq in granted]) if self.may_propose else (),
+            block_copies=block_copies,
+            chosen=tuple([(_row(seq), chosen.pop(seq)) for seq in granted if seq in chosen]) if chosen else (),
         )
+
+    def _order(self) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+        """`granted` is in the order of the plan's columns. Returns the length of each chunk, and whether it samples."""
+        if self.num_decodes == len(self.granted) and not self.num_drafts:  # each is the one token that is not computed
+            return (1,) * len(self.granted), (True,) * len(self.granted)
+        self.granted = _decodes_first(self.granted)
+        return _chunks(self.granted)
 
 
 def _decodes_first(granted: list[Sequence]) -> list[Sequence]:
@@ -160,6 +172,12 @@ def _chunks(granted: abc.Sequence[Sequence]) -> tuple[tuple[int, ...], tuple[boo
     return num_tokens, tuple([seq.num_scheduled_tokens == seq.num_uncomputed_tokens for seq in granted])
 
 
+def _row_numbers(granted: abc.Sequence[Sequence]) -> tuple[int, ...]:
+    numbers = [seq.row for seq in granted if seq.row is not None]
+    assert len(numbers) == len(granted), "a sequence without a row was granted tokens"
+    return tuple(numbers)
+
+
 def _draft_limit(seq: Sequence) -> int:
     return 0 if seq.drafting is None else max(0, seq.drafting.limit)
 
@@ -173,6 +191,7 @@ def _row_start(seq: Sequence) -> RowStart:
         block_ids=tuple(seq.block_table.device),
         sampling=seq.request.sampling,
         stop_token_ids=seq.request.stop_token_ids,
+        num_candidates=0 if seq.beam is None else seq.beam.group.search.num_candidates,
     )
 
 

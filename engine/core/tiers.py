@@ -32,7 +32,7 @@ class Tiers:
         """Blocks are brought from the host where that is sooner than to compute them."""
         if self._blocks.prefixes is not None:
             block_ns = prices.step.chunk_ns(0, self._config.block_size)
-            self._blocks.prefixes.fetches = prices.copy_in_block_ns <= block_ns
+            self._blocks.prefixes.price(prices.step, fetches=prices.copy_in_block_ns <= block_ns)
 
     def stay_idle(self, num_blocks: int) -> bool:
         """True if nothing moves down while so many more blocks are taken, whatever else does not change."""

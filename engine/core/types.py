@@ -59,15 +59,18 @@ class FinishReason(Enum):
 
 @quick
 class PauseReason(Enum):
-    """Why a sequence gets no tokens although it has work. QUOTA and READER hold it whatever the policy says.
+    """Why a sequence gets no tokens although it has work. QUOTA, READER and SIBLINGS hold it whatever the policy says.
 
     FAIRNESS: others are served first, and took the step, the row or the blocks that it would have used.
+    KV_PRESSURE: others needed its blocks, or the device had no memory for its step. SIBLINGS: other beams of its
+    request are still to be computed. Nobody is told of that.
     """
 
     KV_PRESSURE = "kv_pressure"
     FAIRNESS = "fairness"
     QUOTA = "quota"
     READER = "reader"
+    SIBLINGS = "siblings"
 
 
 @quick
@@ -135,12 +138,37 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class BeamSearchParams:
+    """The likeliest outputs are searched for, as `beams` says.
+
+    width           beams that are kept, at least 2
+    num_returned    hypotheses that are wanted, 1 to `width`
+    length_penalty  score = sum of logprobs / length ** length_penalty
+    early_stopping  the search ends as soon as `width` hypotheses are finished
+
+    Raises ValueError for a width or a number out of range.
+    """
+
+    width: int
+    num_returned: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool = False
+
+    def __post_init__(self) -> None:
+        if self.width < 2:
+            raise ValueError(f"a search needs at least 2 beams, not {self.width}")
+        if not 1 <= self.num_returned <= self.width:
+            raise ValueError(f"of {self.width} beams 1 to {self.width} can be returned, not {self.num_returned}")
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What the engine was asked to do. Path, class and salt come from the tenant's record, never from a client field.
 
     `path` is (organization, team) · `max_output_tokens` >= 1 · `stop_token_ids` end the output and are part of it ·
     `deadline` and `queue_deadline` are points in time, the second one before the first step · `granted_output_tokens`
-    None is all of them · `speculates` False: no drafts, even where the engine has them.
+    None is all of them · `speculates` False: no drafts, even where the engine has them · `beam_search` None draws the
+    output; else `max_output_tokens` is the length of one beam, and granted are the tokens of all of them.
 
     Raises ValueError where the path or the prompt is empty, or `max_output_tokens` is below 1.
     """
@@ -159,6 +187,7 @@ class Request:
     cache_salt: bytes = b""
     policy_revision: int = 0
     speculates: bool = True
+    beam_search: BeamSearchParams | None = None
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -171,3 +200,8 @@ class Request:
     @property
     def tenant_id(self) -> TenantId:
         return TenantId("/".join(node.id for node in self.path))
+
+    @property
+    def max_charged_tokens(self) -> int:
+        """Output tokens that it can ever be charged for: those of all beams, where it searches."""
+        return self.max_output_tokens * (1 if self.beam_search is None else self.beam_search.width)

@@ -2,31 +2,36 @@
 
 What one grammar may cost is limited by the library: its size, the states of its lexer, and the work for one mask, some
 15 ms at most. A few are compiled at a time, some more wait for their turn as long as somebody wants them, and beyond
-those none is taken. Asyncio thread only, but for what it hands to other threads. Raises InvalidFieldError for a grammar
-that is wrong or that the library cannot hold outputs to, with the library's own words.
+those none is taken (`turns`). Asyncio thread only, but for what it hands to other threads. Raises InvalidFieldError for
+a grammar that is wrong or that the library cannot hold outputs to, with the library's own words, by the name of the
+schema in it that is to blame.
 """
 
 import asyncio
 import hashlib
+import itertools
 import json
+import re
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, abc
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from llguidance import LLMatcher, LLTokenizer
 
-from engine.errors import GrammarsBusyError, InvalidFieldError
-from engine.grammars.json_schemas import require_modest
+from engine.errors import InvalidFieldError
+from engine.grammars.control_names import without_control_names
+from engine.grammars.json_schemas import require_followed, require_known_options, require_narrow, schemas_in
 from engine.grammars.matcher import CompiledGrammar
-from engine.grammars.source import GrammarKind, GrammarSource
+from engine.grammars.source import GrammarKind, GrammarSource, NamedSchema
+from engine.grammars.turns import Turns, Work
 
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_COMPILED = 128  # grammars that are kept, the last ones used
-MAX_COMPILING = 2  # threads; what is slow to compile must not take every core
-MAX_WAITING = 64  # grammars whose turn has not come
 COMPILE_TIMEOUT_S = 10.0  # from its turn on
 MAX_PROBLEM_CHARACTERS = 400
+_BEHIND_CAUSE = re.compile(r"(\s*<state>|; following special tokens are available).*", re.DOTALL)
 # One space at most where JSON allows any number: a model that likes blank space would write nothing else. A schema says
 # otherwise under its own "x-guidance".
 ITEM_SEPARATOR, KEY_SEPARATOR = ", ?", ": ?"
@@ -53,37 +58,12 @@ class Vocabulary:
             if self._built is None:
                 end_token_id = self.end_token_ids[0] if self.end_token_ids else None
                 try:
-                    text = self.tokenizer_json.decode()
+                    text = without_control_names(self.tokenizer_json)
                     self._built = LLTokenizer(text, n_vocab=self.size, eos_token=end_token_id)
                 except Exception as error:
                     problem = f"cannot be had from this model, whose tokenizer is not supported: {error}"
                     raise InvalidFieldError("sampling.grammar", _short(problem)) from error
             return self._built
-
-
-class _Work:
-    """One grammar that waits for its turn, or that a thread compiles: no thread can be stopped."""
-
-    def __init__(self, source: GrammarSource) -> None:
-        self.source = source
-        self.num_askers = 0
-        self.begun = asyncio.Event()
-        self._gives_up_at = 0.0  # by the clock of asyncio
-
-    def begin(self) -> None:
-        """Its turn has come."""
-        self._gives_up_at = asyncio.get_running_loop().time() + COMPILE_TIMEOUT_S
-        self.begun.set()
-
-    async def result(self, task: "asyncio.Task[CompiledGrammar]") -> CompiledGrammar:
-        """What `task`, which does this work, comes to. Raises InvalidFieldError."""
-        await self.begun.wait()
-        try:
-            async with asyncio.timeout_at(self._gives_up_at):
-                return await asyncio.shield(task)  # others may wait for it, too
-        except TimeoutError:
-            text = f"could not be compiled within {COMPILE_TIMEOUT_S:g} s"
-            raise InvalidFieldError(self.source.field, text) from None
 
 
 class GrammarCompiler:
@@ -92,8 +72,8 @@ class GrammarCompiler:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._compiled: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
-        self._pending: dict[bytes, tuple[_Work, asyncio.Task[CompiledGrammar]]] = {}
-        self._turns = asyncio.Semaphore(MAX_COMPILING)
+        self._pending: dict[bytes, Work] = {}
+        self._turns = Turns()
 
     async def prepare(self) -> None:
         """The vocabulary is built, which holds up every thread of the process: a quarter of a second for 49,152 tokens.
@@ -101,59 +81,103 @@ class GrammarCompiler:
         with suppress(InvalidFieldError):
             await asyncio.to_thread(self._vocabulary.build)
 
-    async def compile(self, source: GrammarSource) -> CompiledGrammar:
-        """The grammar, ready for outputs. Raises InvalidFieldError and GrammarsBusyError."""
-        if len(source.text) > MAX_SOURCE_BYTES or len(source.text.encode()) > MAX_SOURCE_BYTES:
+    async def compile(self, source: GrammarSource, tenant_id: str = "") -> CompiledGrammar:
+        """The grammar, ready for outputs of this tenant. Raises InvalidFieldError and GrammarsBusyError."""
+        if not _is_sized(source.text) or not _is_sized("".join(part.text for part in source.parts)):
             raise InvalidFieldError(source.field, f"must have at most {MAX_SOURCE_BYTES} bytes")
-        key = hashlib.sha256(f"{source.kind.value}\0{source.text}".encode()).digest()
+        key = _key(source)
         known = self._compiled.get(key)
         if known is not None:
             self._compiled.move_to_end(key)
             return known
-        work, task = self._pending.get(key) or self._enter(key, source)
-        work.num_askers += 1
+        work = self._joined(key, source, tenant_id)
         try:
-            return await work.result(task)
+            return await work.result()
         finally:
-            work.num_askers -= 1
-            if not work.num_askers and not work.begun.is_set():
-                del self._pending[key]  # who asks from now on is not to wait for what is cancelled
-                task.cancel()
+            self._leave(work, tenant_id)
 
-    def _enter(self, key: bytes, source: GrammarSource) -> "tuple[_Work, asyncio.Task[CompiledGrammar]]":
-        if len(self._pending) >= MAX_COMPILING + MAX_WAITING:
-            raise GrammarsBusyError
-        work = _Work(source)
-        task = asyncio.create_task(self._compile(work))
-        task.add_done_callback(lambda done: self._keep(key, done))
-        self._pending[key] = work, task
-        return work, task
+    def _joined(self, key: bytes, source: GrammarSource, tenant_id: str) -> Work:
+        """The work that this tenant has asked for, too."""
+        work = self._pending.get(key)
+        if work is None:
+            work = Work(key, source)
+            displaced = self._turns.enter(work, tenant_id)
+            if displaced is not None:
+                del self._pending[displaced.key]
+            self._pending[key] = work
+        work.num_askers[tenant_id] += 1
+        self._begin()  # what waited for others may have the turn that is left to this tenant
+        return work
 
-    async def _compile(self, work: _Work) -> CompiledGrammar:
-        async with self._turns:
-            work.begin()
-            return await asyncio.to_thread(_compiled, self._vocabulary, work.source)
+    def _leave(self, work: Work, tenant_id: str) -> None:
+        work.num_askers[tenant_id] -= 1
+        if not work.num_askers[tenant_id]:
+            del work.num_askers[tenant_id]
+        is_waiting = work.task is None and self._pending.get(work.key) is work
+        if is_waiting and not work.num_askers:
+            self._turns.leave(work)
+            del self._pending[work.key]
 
-    def _keep(self, key: bytes, done: "asyncio.Task[CompiledGrammar]") -> None:
-        if done.cancelled():
+    def _begin(self) -> None:
+        while (work := self._turns.next()) is not None:
+            task = asyncio.create_task(asyncio.to_thread(_compiled, self._vocabulary, work.source))
+            task.add_done_callback(partial(self._keep, work))
+            work.begin(task, COMPILE_TIMEOUT_S)
+
+    def _keep(self, work: Work, done: "asyncio.Task[CompiledGrammar]") -> None:
+        if done.cancelled():  # with everything else: the process ends
             return
-        del self._pending[key]
-        if done.exception() is not None:
-            return
-        self._compiled[key] = done.result()
+        self._turns.end(work)
+        del self._pending[work.key]
+        if done.exception() is None:
+            self._compiled[work.key] = done.result()
         while len(self._compiled) > MAX_COMPILED:
             self._compiled.popitem(last=False)
+        self._begin()
+
+
+def _is_sized(text: str) -> bool:
+    return len(text) <= MAX_SOURCE_BYTES and len(text.encode()) <= MAX_SOURCE_BYTES
+
+
+def _key(source: GrammarSource) -> bytes:
+    """The same for grammars that are the same, and refused by the same names."""
+    texts = [
+        source.kind.value,
+        source.field,
+        source.text,
+        *itertools.chain.from_iterable((p.field, p.text) for p in source.parts),
+    ]
+    return hashlib.sha256(json.dumps(texts).encode()).digest()
 
 
 def _compiled(vocabulary: Vocabulary, source: GrammarSource) -> CompiledGrammar:
-    matcher = LLMatcher(vocabulary.build(), _library_form(source), log_level=0)
-    if not matcher.is_error():
-        mask = matcher.compute_bitmask()  # the first one is the slowest; outputs' copies share what it found out
-        if not any(mask) and not matcher.is_error():
-            raise InvalidFieldError(source.field, "allows no output at all")
+    tokenizer = vocabulary.build()
+    for part in source.parts:  # each by itself, so that it is blamed, and no other part of the grammar
+        _begun(tokenizer, _from_schema(part), part.field)
+        require_followed(json.loads(part.text), part.field)
+    matcher, first_mask = _begun(tokenizer, _library_form(source), source.field)
+    for schema in _schemas_of(source):
+        require_followed(schema, source.field)
+    return CompiledGrammar(matcher, vocabulary.end_token_ids, source.field, first_mask)
+
+
+def _begun(tokenizer: LLTokenizer, form: str, field: str) -> tuple[LLMatcher, bytes]:
+    """A matcher, and the mask of a first token. Raises InvalidFieldError where there is none."""
+    matcher = LLMatcher(tokenizer, form, log_level=0)
+    # The first mask is the slowest; outputs' copies share what it found out.
+    mask = b"" if matcher.is_error() else matcher.compute_bitmask()
     if matcher.is_error():
-        raise InvalidFieldError(source.field, _short(f"cannot be held to: {matcher.get_error()}"))
-    return CompiledGrammar(matcher, vocabulary.end_token_ids)
+        raise InvalidFieldError(field, _short(f"cannot be held to: {_cause(matcher.get_error())}"))
+    if not any(mask):
+        raise InvalidFieldError(field, "allows no output at all")
+    return matcher, mask
+
+
+def _schemas_of(source: GrammarSource) -> abc.Iterable[object]:
+    if source.kind is GrammarKind.JSON_SCHEMA:
+        return [json.loads(source.text)]
+    return schemas_in(source.text) if source.kind is GrammarKind.LARK else []
 
 
 def _library_form(source: GrammarSource) -> str:
@@ -161,19 +185,22 @@ def _library_form(source: GrammarSource) -> str:
         case GrammarKind.REGEX:
             return LLMatcher.grammar_from_regex(source.text)
         case GrammarKind.LARK:
+            for schema in _schemas_of(source):
+                require_narrow(schema, source.field)
             return LLMatcher.grammar_from_lark(source.text)
         case GrammarKind.JSON_SCHEMA:
-            return _from_schema(source)
+            return _from_schema(NamedSchema(source.field, source.text))
 
 
-def _from_schema(source: GrammarSource) -> str:
+def _from_schema(named: NamedSchema) -> str:
     try:
-        schema = json.loads(source.text)
+        schema = json.loads(named.text)
         if not isinstance(schema, dict):
-            raise InvalidFieldError(source.field, "must be a JSON object")
-        require_modest(schema, source.field)
+            raise InvalidFieldError(named.field, "must be a JSON object")
+        require_known_options(schema, named.field)
+        require_narrow(schema, named.field)
         return LLMatcher.grammar_from_json_schema(
-            source.text,
+            named.text,
             defaults={
                 "whitespace_flexible": False,
                 "item_separator": ITEM_SEPARATOR,
@@ -181,7 +208,13 @@ def _from_schema(source: GrammarSource) -> str:
             },
         )
     except (ValueError, RecursionError) as error:
-        raise InvalidFieldError(source.field, _short(f"is no JSON: {error}")) from error
+        raise InvalidFieldError(named.field, _short(f"is no JSON: {error}")) from error
+
+
+def _cause(error: str) -> str:
+    """What the library says of the cause, without its state and the names of control tokens."""
+    words = _BEHIND_CAUSE.sub("", error)
+    return "allows no output at all, or only says that it is itself" if words == "NoExtensionBias" else words
 
 
 def _short(problem: str) -> str:

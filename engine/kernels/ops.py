@@ -13,6 +13,7 @@ from engine.kernels import attention, cpu, reference
 from engine.kernels.attention import GatheredChunks
 from engine.kernels.cpu.attention import PagedChunks
 from engine.kernels.cpu.layer_stack import HeadShape, LayerStack, LayerWeights
+from engine.kernels.cpu.panels import Panels
 from engine.kernels.linear import Packed, linear, pack
 from engine.kernels.triton import runs_on
 from engine.kernels.triton.chunks import TritonChunks
@@ -31,6 +32,8 @@ __all__ = [
     "attend",
     "draw",
     "finite_rows",
+    "judge",
+    "largest_products",
     "likeliest",
     "linear",
     "norm_heads",
@@ -119,6 +122,22 @@ def finite_rows(logits: Tensor) -> Tensor:
 
         return sampling.argmax_finite(logits)[1]
     return cpu.finite_rows(logits) if logits.device.type == "cpu" else logits.sum(-1).isfinite()
+
+
+def judge(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """`likeliest`, and `finite_rows`."""
+    if runs_on(logits.device.type):
+        from engine.kernels.triton import sampling
+
+        return sampling.argmax_finite(logits)
+    return likeliest(logits), finite_rows(logits)
+
+
+def largest_products(x: Tensor, packed: Packed, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`judge` of the float32 that `linear` makes of these, which need not exist for it. x [R, E], R > 0."""
+    if isinstance(packed, Panels):
+        return cpu.largest_products(x, packed)
+    return judge(linear(x, packed, bias, torch.float32))
 
 
 def draw(logits: Tensor, temperature: NDArray[np.float32], smallest: Tensor, draws: NDArray[np.float32]) -> Tensor:

@@ -55,6 +55,15 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Heads:
+    """Those of queries, those of keys and values, and the numbers that each has."""
+
+    num_queries: int
+    num_kv: int
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rope:
     """Rotations as a file asks for them; `context_tokens` is what it says of the length, which a scaling may extend."""
 

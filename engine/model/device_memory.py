@@ -14,6 +14,12 @@ def free_memory(device: torch.device) -> int:
     return machine.cpu_memory().free_bytes
 
 
+def release_cached(device: torch.device) -> None:
+    """What torch keeps of the memory of `device` for tensors to come is the device's again."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed. Not every allocator has an error of its own."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

@@ -6,7 +6,7 @@ What would change the output and is not computed is refused by name.
 
 import math
 
-from engine.model.config import ModelConfig, Rope, Windows, checked
+from engine.model.config import Heads, ModelConfig, Rope, Windows, checked
 from engine.model.errors import ModelFileError, UnsupportedModelError
 from engine.model.fields import Fields
 from engine.model.gguf_file import GgufFile
@@ -25,34 +25,27 @@ DEFAULT_THETA = 10_000.0
 
 def config_from_gguf(file: GgufFile) -> ModelConfig:
     """Raises ModelFileError where a value is missing or senseless, UnsupportedModelError where it is not computed."""
-    architecture = file.metadata.get("general.architecture")
-    if architecture not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise UnsupportedModelError(file.path, f"architecture {architecture!r} is not supported, only {known}")
-    if EMBEDDING not in file.tensors:
-        raise ModelFileError(file.path, f"has no tensor {EMBEDDING!r}, so it is not a language model")
+    architecture = _architecture_of(file)
     fields = Fields(file.path, file.metadata, f"{architecture}.")
     fields.refuse_if_set("expert_count")
-    num_heads, hidden_size = fields.integer("attention.head_count"), fields.integer("embedding_length")
-    head_dim = fields.integer("attention.key_length", hidden_size // num_heads)
-    fields.refuse_unless("attention.value_length", head_dim)
-    fields.refuse_unless("rope.dimension_count", head_dim)
-    num_layers, rope = fields.integer("block_count"), _rope(fields)
+    heads = _heads(fields)
+    rope = _rope(fields)
+    num_layers = fields.integer("block_count")
     windows = _windows(fields, num_layers).within(rope.context_tokens)
     config = ModelConfig(
         architecture=architecture,
         vocabulary_size=file.tensors[EMBEDDING].shape[0],
-        hidden_size=hidden_size,
+        hidden_size=fields.integer("embedding_length"),
         intermediate_size=fields.integer("feed_forward_length"),
         num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=fields.integer("attention.head_count_kv", num_heads),
-        head_dim=head_dim,
+        num_heads=heads.num_queries,
+        num_kv_heads=heads.num_kv,
+        head_dim=heads.dim,
         rms_norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
         rope_theta=rope.theta,
         context_tokens=rope.context_tokens,
         tied_embeddings=HEAD not in file.tensors,
-        rope_divisors=_divisors(file, rope, head_dim),
+        rope_divisors=_divisors(file, rope, heads.dim),
         rope_scale=rope.scale,
         qkv_bias=architecture == "qwen2" or "blk.0.attn_q.bias" in file.tensors,
         output_bias="blk.0.attn_output.bias" in file.tensors,
@@ -62,6 +55,25 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
         sliding_layers=windows.layers,
     )
     return checked(file.path, config)
+
+
+def _architecture_of(file: GgufFile) -> str:
+    """Raises UnsupportedModelError where it is not computed, ModelFileError where the file holds no language model."""
+    architecture = file.metadata.get("general.architecture")
+    if architecture not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise UnsupportedModelError(file.path, f"architecture {architecture!r} is not supported, only {known}")
+    if EMBEDDING not in file.tensors:
+        raise ModelFileError(file.path, f"has no tensor {EMBEDDING!r}, so it is not a language model")
+    return str(architecture)
+
+
+def _heads(fields: Fields) -> Heads:
+    num_queries = fields.integer("attention.head_count")
+    dim = fields.integer("attention.key_length", fields.integer("embedding_length") // num_queries)
+    fields.refuse_unless("attention.value_length", dim)
+    fields.refuse_unless("rope.dimension_count", dim)
+    return Heads(num_queries, fields.integer("attention.head_count_kv", num_queries), dim)
 
 
 def _rope(fields: Fields) -> Rope:

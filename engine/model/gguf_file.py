@@ -1,8 +1,8 @@
 """A GGUF file: its metadata, its list of tensors, and each tensor as float32.
 
 Reads the header itself, with every length checked against the file, because the package's reader takes seconds for a
-large vocabulary; the package decodes the quantized data. Knows nothing of models. Source: the GGUF specification,
-versions 2 and 3, little-endian.
+large vocabulary; the package decodes the forms that have no kernel of their own. Knows nothing of models. Source: the
+GGUF specification, versions 2 and 3, little-endian.
 """
 
 import math
@@ -17,6 +17,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
+from engine.kernels.cpu.quantized_blocks import DECODED, decode
 from engine.model.errors import ModelFileError, UnsupportedModelError
 
 MAGIC = b"GGUF"
@@ -25,6 +26,7 @@ DEFAULT_ALIGNMENT = 32
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
+_LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,9 @@ class GgufFile:
         if tensor is None:
             raise ModelFileError(self.path, f"has no tensor {name!r}")
         raw = np.frombuffer(self._data, dtype=np.uint8, count=tensor.num_bytes, offset=tensor.offset)
+        if tensor.quantization.name in DECODED:
+            _, block_bytes = GGML_QUANT_SIZES[tensor.quantization]
+            return decode(raw.reshape(-1, block_bytes), tensor.quantization.name).reshape(tensor.shape)
         num_rows = math.prod(tensor.shape[:-1])
         try:
             decoded = dequantize(raw.reshape(num_rows, -1), tensor.quantization)
@@ -133,10 +138,27 @@ class _HeaderReader:
     def _array(self, kind: int, length: int) -> list[Any]:  # Any: the file says which type follows
         if length > len(self._data):
             raise ModelFileError(self._path, f"the GGUF header is corrupt: an array of {length} entries")
+        if kind == _STRING:
+            return self._strings(length)
         if kind not in _SCALARS:
             return [self._value(kind) for _ in range(length)]
         code = _SCALARS[kind][1]
         return list(struct.unpack(f"<{length}{code}", self._take(length * struct.calcsize(f"<{code}"))))
+
+    def _strings(self, length: int) -> list[str]:
+        """As many calls of `_string`, which a vocabulary has a hundred thousand of."""
+        data, position, texts = self._data, self._position, []
+        try:
+            for _ in range(length):
+                begin = position + _LENGTH.size
+                position = begin + _LENGTH.unpack_from(data, position)[0]
+                texts.append(data[begin:position].decode())
+        except struct.error:  # no length is where one should be
+            position = len(data) + 1
+        if position > len(data):
+            raise ModelFileError(self._path, "the GGUF header is corrupt or cut off")
+        self._position = position
+        return texts
 
     def _string(self) -> str:
         return self._take(self._scalar("<Q")).decode()

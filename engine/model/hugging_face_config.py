@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.model.config import ModelConfig, Rope, Windows, checked
+from engine.model.config import Heads, ModelConfig, Rope, Windows, checked
 from engine.model.errors import ModelFileError, UnsupportedModelError
 from engine.model.fields import Fields
 from engine.model.rope_scaling import (
@@ -55,33 +55,28 @@ def config_from_hugging_face(path: Path, values: abc.Mapping[str, Any]) -> Model
     Raises ModelFileError where a value is missing or senseless, UnsupportedModelError where it is not computed.
     """
     fields = Fields(path, values)
-    model_type = fields.get("model_type")
-    family = _FAMILIES.get(model_type) if isinstance(model_type, str) else None
-    if family is None:
-        known = ", ".join(_FAMILIES)
-        raise UnsupportedModelError(path, f"model_type {model_type!r} is not supported, only {known}")
+    model_type, family = _family_of(fields)
     fields.refuse_unless("hidden_act", "silu")
     fields.refuse_if_set("quantization_config")
-    num_heads, hidden_size = fields.integer("num_attention_heads"), fields.integer("hidden_size")
-    num_layers = fields.integer("num_hidden_layers")
-    head_dim = fields.integer("head_dim", family.head_dim or hidden_size // num_heads)
+    heads = _heads(fields, family)
     rope = _rope(fields, family)
     asked_bias = family.asks_for_bias and fields.flag("attention_bias")
+    num_layers = fields.integer("num_hidden_layers")
     windows = family.windows(fields, num_layers).within(rope.context_tokens)
     config = ModelConfig(
         architecture=model_type,
         vocabulary_size=fields.integer("vocab_size"),
-        hidden_size=hidden_size,
+        hidden_size=fields.integer("hidden_size"),
         intermediate_size=fields.integer("intermediate_size"),
         num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=fields.integer("num_key_value_heads", family.num_kv_heads or num_heads),
-        head_dim=head_dim,
+        num_heads=heads.num_queries,
+        num_kv_heads=heads.num_kv,
+        head_dim=heads.dim,
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
         rope_theta=rope.theta,
         context_tokens=rope.context_tokens,
         tied_embeddings=fields.flag("tie_word_embeddings"),
-        rope_divisors=rope.divisors(head_dim),
+        rope_divisors=rope.divisors(heads.dim),
         rope_scale=rope.scale,
         qkv_bias=family.has_qkv_bias or asked_bias,
         output_bias=asked_bias,
@@ -91,6 +86,22 @@ def config_from_hugging_face(path: Path, values: abc.Mapping[str, Any]) -> Model
         sliding_layers=windows.layers,
     )
     return checked(path, config)
+
+
+def _family_of(fields: Fields) -> tuple[str, _Family]:
+    """The model's type, and what is known of it. Raises UnsupportedModelError if that is nothing."""
+    model_type = fields.get("model_type")
+    if not isinstance(model_type, str) or model_type not in _FAMILIES:
+        known = ", ".join(_FAMILIES)
+        raise UnsupportedModelError(fields.path, f"model_type {model_type!r} is not supported, only {known}")
+    return model_type, _FAMILIES[model_type]
+
+
+def _heads(fields: Fields, family: _Family) -> Heads:
+    num_queries = fields.integer("num_attention_heads")
+    num_kv = fields.integer("num_key_value_heads", family.num_kv_heads or num_queries)
+    dim = fields.integer("head_dim", family.head_dim or fields.integer("hidden_size") // num_queries)
+    return Heads(num_queries, num_kv, dim)
 
 
 def _no_windows(fields: Fields, num_layers: int) -> Windows:

@@ -55,15 +55,27 @@ class Linear(nn.Module):
         self._dtype = dtype
         # A tied weight is a buffer of the embedding's, and none of this module's.
         self.packed: ops.Packed = weights[0].detach() if len(weights) == 1 else torch.cat(weights)
-        self._bias = bias
+        self.bias = bias
 
     def pack(self, quantization: str | None) -> None:
         """The weight is in the form that its device reads fastest. Raises ValueError, as `ops.pack` does."""
         assert isinstance(self.packed, Tensor), "it is packed already"
-        self.packed = ops.pack(self.packed, self._bias, quantization)
+        self.packed = ops.pack(self.packed, self.bias, quantization)
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.linear(x, self.packed, self._bias, self._dtype)
+        return ops.linear(x, self.packed, self.bias, self._dtype)
+
+
+class Likeliest(nn.Module):
+    """Of what `head` makes of x [R, E], R > 0: the first of the largest of each row [R] int64, and whether all of them
+    are finite [R] bool. A row that is not may get any."""
+
+    def __init__(self, head: Linear) -> None:
+        super().__init__()
+        self._head = head
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return ops.largest_products(x, self._head.packed, self._head.bias)
 
 
 def projection(weights: Weights, rows: abc.Mapping[str, int], columns: int, *, has_bias: bool) -> Linear:

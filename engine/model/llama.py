@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from engine.kernels import ops
 from engine.model.config import ModelConfig
 from engine.model.forward_batch import ForwardBatch
-from engine.model.layers import DecoderLayer, Embedding, Linear, RMSNorm, Weights, prefixed
+from engine.model.layers import DecoderLayer, Embedding, Likeliest, Linear, RMSNorm, Weights, prefixed
 
 
 class LlamaModel(nn.Module):
@@ -65,6 +65,7 @@ class LlamaForCausalLM(nn.Module):
         else:
             size = (config.vocabulary_size, config.hidden_size)
             self.lm_head = Linear(weights("lm_head.weight", size), dtype=torch.float32)
+        self.likeliest_head = Likeliest(self.lm_head)
 
     def pack(self, quantization: str | None = None) -> None:
         """Weights are in the form that the device reads fastest, and quantized if asked for; called once, before the
@@ -83,6 +84,17 @@ class LlamaForCausalLM(nn.Module):
         is."""
         if not index.numel():
             return torch.empty((0, self.config.vocabulary_size))
-        sampled = self.model.norm(*(stream.index_select(0, index) for stream in streams))
-        logits: Tensor = self.lm_head(sampled)
+        logits: Tensor = self.lm_head(self._normed(streams, index))
         return logits
+
+    def likeliest(self, batch: ForwardBatch, kv_caches: Tensor) -> tuple[Tensor, Tensor]:
+        """As `forward`, but of the logits only the first of the largest of each row [R] int64, R > 0, and whether all
+        of the row are finite [R] bool."""
+        found: tuple[Tensor, Tensor] = self.likeliest_head(
+            self._normed(self.model(batch, kv_caches), batch.sampled_index)
+        )
+        return found
+
+    def _normed(self, streams: tuple[Tensor, Tensor], index: Tensor) -> Tensor:
+        normed: Tensor = self.model.norm(*(stream.index_select(0, index) for stream in streams))
+        return normed

@@ -52,6 +52,8 @@ def _cost(num_queries: int, num_keys: int) -> float:
 class GatheredPlanner:
     """Plans against one cache and one table of rows, for devices that have no kernel of their own."""
 
+    reads_behind_keys = True
+
     def __init__(self, model: LoadedModel, kv_cache: KvCache, rows: RowTable) -> None:
         """The scratch memory that is gathered into holds the longest request."""
         self._kv_cache = kv_cache

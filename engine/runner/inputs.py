@@ -19,7 +19,7 @@ from engine.runner.verification import NO_DRAFT, Drafted
 @dataclass(frozen=True, slots=True)
 class StepInputs:
     """chunks            as the plan has them, in its order
-    entered_blocks    [n] int64, the blocks whose first slot this step writes
+    entered_blocks    [n] int64, the blocks whose first slot this step writes, where they must hold zeros behind it
     sampled_rows      [R], the row of each of the logits; rows with drafts have several
     sampled_positions [R], where the token that is sampled there will stand in its sequence
     padded_size       tokens with padding of a step that a recording may compute; 0: no recording is meant for it
@@ -57,6 +57,8 @@ class StepArrays:
 
 def step_arrays(plan: StepPlan, rows: RowTable, block_size: int) -> StepArrays:
     """`plan`, which has at least one chunk and is already applied to `rows`."""
+    if len(plan.rows) == plan.num_tokens.count(1):
+        return _arrays_of_single_tokens(plan, rows, block_size)
     num_tokens = np.array(plan.num_tokens, dtype=np.int64)
     chunks = Chunks(
         rows=np.array(plan.rows, dtype=np.int64),
@@ -81,6 +83,20 @@ def step_arrays(plan: StepPlan, rows: RowTable, block_size: int) -> StepArrays:
     )
 
 
+def _arrays_of_single_tokens(plan: StepPlan, rows: RowTable, block_size: int) -> StepArrays:
+    """The same for the most frequent step by far: each chunk is one token, so that a token has its chunk's number."""
+    row_ids, positions = np.array(plan.rows, dtype=np.int64), np.array(plan.starts, dtype=np.int64)
+    numbers = np.arange(len(row_ids))
+    block, place = np.divmod(positions, block_size)
+    return StepArrays(
+        chunks=Chunks(row_ids, positions, np.ones_like(numbers), numbers),
+        token_ids=rows.token_ids[row_ids, positions],
+        positions=positions,
+        slots=Slots(rows.block_ids[row_ids, block], place),
+        sampled_index=numbers if all(plan.samples) else numbers[np.array(plan.samples, dtype=np.bool_)],
+    )
+
+
 def _drafted(sampled: Chunks, num_drafts: NDArray[np.int64], rows: RowTable) -> tuple[NDArray[np.int64], Drafted]:
     """The tokens of the step behind which one is sampled: each chunk's drafts, and the one before them."""
     counts = num_drafts + 1
@@ -95,7 +111,13 @@ def _drafted(sampled: Chunks, num_drafts: NDArray[np.int64], rows: RowTable) -> 
 
 
 class Planner(Protocol):
-    """Says in one form of attention's terms where the tokens of a step find their keys."""
+    """Says in one form of attention's terms where the tokens of a step find their keys.
+
+    reads_behind_keys  attention reads what lies behind a sequence's last key, so that no block may hold what is left of
+                       another sequence
+    """
+
+    reads_behind_keys: bool
 
     def plan(self, chunks: Chunks, slots: Slots) -> ChunkPlan: ...
 
@@ -108,6 +130,7 @@ class InputBuilder:
         self._planner = planner
         self._block_size = block_size
         self._device = device
+        self._no_blocks = torch.zeros(0, dtype=torch.int64, device=device)
 
     def build(self, plan: StepPlan) -> StepInputs:
         """The inputs of `plan`, which has at least one chunk and is already applied to the rows."""
@@ -121,11 +144,14 @@ class InputBuilder:
         return StepInputs(
             batch=batch,
             chunks=arrays.chunks,
-            entered_blocks=self._tensor(arrays.slots.blocks[arrays.slots.places == 0]),
+            entered_blocks=self._entered(arrays.slots) if self._planner.reads_behind_keys else self._no_blocks,
             sampled_rows=arrays.sampled_rows,
             sampled_positions=arrays.sampled_positions,
             drafted=arrays.drafted,
         )
+
+    def _entered(self, slots: Slots) -> Tensor:
+        return self._tensor(slots.blocks[slots.places == 0])
 
     def _tensor(self, array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -43,6 +43,12 @@ class PenaltyTable:
                 self._in_prompt[start.row].zero_().index_fill_(0, prompt, value=True)
                 self._num_in_output[start.row] = torch.bincount(output, minlength=self._num_in_output.shape[1])
 
+    def record_chosen(self, chosen: abc.Sequence[tuple[int, int]]) -> None:
+        """Count tokens that were chosen for rows, (row, token)."""
+        if chosen and self._is_penalized[[row for row, _ in chosen]].any():
+            rows, token_ids = np.array(chosen, dtype=np.int64).T
+            self.record(rows, torch.from_numpy(token_ids.copy()).to(self._in_prompt.device))
+
     def record(self, rows: NDArray[np.int64], token_ids: Tensor) -> None:
         """Count output tokens. token_ids [R] int64, one for each of `rows`, where a row may come several times."""
         penalized = np.flatnonzero(self._is_penalized[rows])

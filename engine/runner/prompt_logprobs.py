@@ -29,7 +29,8 @@ class PromptScores:
 
 def has_wanted(chunks: Chunks, rows: RowTable) -> bool:
     """Whether a chunk says something of a prompt whose log-probabilities are wanted."""
-    return bool((_num_wanted(chunks, rows) > 0).any())
+    is_wanted = rows.sampling["num_prompt_logprobs"][chunks.rows] != NO_LOGPROBS
+    return bool(is_wanted.any()) and bool((_num_wanted(chunks, rows) > 0).any())
 
 
 LogitsOf = abc.Callable[[int, int], Tensor]

@@ -13,6 +13,7 @@ from engine.kernels.cpu.ngram import continue_rows
 from engine.model.info import LoadedModel
 from engine.runner.draft_model import DraftModel
 from engine.runner.row_table import RowTable
+from engine.runner.token_masks import TokenMasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,18 @@ class Proposer(Protocol):
     def start(self, started: abc.Iterable[RowStart]) -> None:
         """These rows have changed hands."""
 
-    def propose(self, rows: NDArray[np.int64], ends: NDArray[np.int64], limits: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Behind the known tokens [0, end) of each row stand drafts, at most as many as its limit, which is above 0.
+    def propose(
+        self,
+        rows: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        limits: NDArray[np.int64],
+        num_known: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Behind the tokens [0, end) of each row stand drafts, at most as many as its limit, which is above 0.
 
-        rows, ends, limits [R]. Returns [R], how many.
+        rows, ends, limits [R]. num_known [R], how many of the tokens before the drafts are known: those from there on
+        are forced, and to be verified like the drafts; together they are at most `num_draft_tokens`.
+        Returns [R], how many.
         """
 
 
@@ -57,13 +66,19 @@ class NgramProposer:
     def start(self, started: abc.Iterable[RowStart]) -> None:
         """It remembers nothing."""
 
-    def propose(self, rows: NDArray[np.int64], ends: NDArray[np.int64], limits: NDArray[np.int64]) -> NDArray[np.int64]:
+    def propose(
+        self,
+        rows: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        limits: NDArray[np.int64],
+        num_known: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
         """See Proposer."""
         return continue_rows(self._rows.token_ids, rows, ends, limits, self._shortest)
 
 
-def make_proposer(source: DraftSource, config: SchedulerConfig, rows: RowTable) -> Proposer:
-    """The one that `source` describes, for this table."""
+def make_proposer(source: DraftSource, config: SchedulerConfig, rows: RowTable, masks: TokenMasks) -> Proposer:
+    """The one that `source` describes, for this table and what its rows may draw."""
     if isinstance(source, NgramDrafts):
         return NgramProposer(rows, source.shortest)
-    return DraftModel(source.model, config, rows)
+    return DraftModel(source.model, config, rows, masks)

@@ -5,6 +5,8 @@ for the tokens that a sequence already has. Knows nothing of tensors.
 """
 
 from collections import abc
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,11 @@ SAMPLING_DTYPE = np.dtype(
 """`SamplingParams` as a row; the two numbers of logprobs are NO_LOGPROBS where none are wanted."""
 
 NO_LOGPROBS = -1
+_PLAIN = SamplingParams(temperature=0.0)
+# What is nothing to who takes the likeliest token; log-probabilities of the prompt are no matter of its logits.
+_OF_NO_ACCOUNT: dict[str, Any] = {  # Any: each setting has its own type
+    name: getattr(_PLAIN, name) for name in ("top_k", "top_p", "min_p", "seed", "num_prompt_logprobs")
+}
 _SEED_MASK = (1 << 64) - 1
 
 
@@ -42,6 +49,8 @@ class RowTable:
     num_prompt_tokens [rows] int64
     num_blocks [rows], how many of `block_ids` are the row's
     stops      [rows], the tokens that end the row's output
+    num_candidates [rows] int64, 0 where a token is drawn
+    is_plain   [rows], whether all that the row asks of its logits is which one is the largest
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -52,7 +61,9 @@ class RowTable:
         self.sampling = np.zeros(num_rows, dtype=SAMPLING_DTYPE)
         self.num_prompt_tokens = np.zeros(num_rows, dtype=np.int64)
         self.num_blocks = np.zeros(num_rows, dtype=np.int64)
+        self.num_candidates = np.zeros(num_rows, dtype=np.int64)
         self.stops: list[frozenset[int]] = [frozenset()] * num_rows
+        self.is_plain = np.zeros(num_rows, dtype=np.bool_)
         self._block_size = config.block_size
         self._changes: list[tuple[int, int, int]] | None = None
 
@@ -66,11 +77,16 @@ class RowTable:
         return changes
 
     def apply(self, plan: StepPlan) -> None:
-        """Take over who starts in which row and who got more blocks. A stopped row needs nothing: it is overwritten."""
+        """Take over who starts in which row, who got more blocks, and which tokens were chosen. A stopped row needs
+        nothing: it is overwritten."""
         for start in plan.started:
             self._start(start)
         for row, block_ids in plan.new_blocks:
             self._append_blocks(row, block_ids)
+        if plan.chosen:
+            starts = dict(zip(plan.rows, plan.starts, strict=True))
+            for row, token_id in plan.chosen:
+                self.token_ids[row, starts[row]] = token_id
 
     def append_tokens(
         self, rows: NDArray[np.int64], positions: NDArray[np.int64], token_ids: NDArray[np.int64]
@@ -86,9 +102,14 @@ class RowTable:
                 return nth + 1
         return num_tokens
 
-    def trim(self, rows: NDArray[np.int64], num_tokens: NDArray[np.int64]) -> None:
-        """Each row has no blocks but those that hold so many tokens."""
-        self.num_blocks[rows] = np.minimum(self.num_blocks[rows], -(-num_tokens // self._block_size))
+    def accept(
+        self, rows: NDArray[np.int64], positions: NDArray[np.int64], token_ids: NDArray[np.int64], *, trims: bool
+    ) -> None:
+        """As `append_tokens`; with `trims`, each row has no blocks but those that hold its tokens now."""
+        self.append_tokens(rows, positions, token_ids)
+        if trims:
+            num_blocks = -(-(positions + 1) // self._block_size)
+            self.num_blocks[rows] = np.minimum(self.num_blocks[rows], num_blocks)
 
     def _start(self, start: RowStart) -> None:
         self.token_ids[start.row, : len(start.token_ids)] = start.token_ids
@@ -96,6 +117,9 @@ class RowTable:
         self.num_prompt_tokens[start.row] = start.num_prompt_tokens
         self.num_blocks[start.row] = 0
         self.stops[start.row] = start.stop_token_ids
+        self.num_candidates[start.row] = start.num_candidates
+        asks_for_likeliest = replace(start.sampling, **_OF_NO_ACCOUNT) == _PLAIN
+        self.is_plain[start.row] = asks_for_likeliest and not start.num_candidates
         self._append_blocks(start.row, start.block_ids)
 
     def _append_blocks(self, row: int, block_ids: abc.Sequence[int]) -> None:

@@ -33,8 +33,10 @@ class _Filters:
 
 def sample(logits: Tensor, settings: NDArray[np.void], positions: NDArray[np.int64]) -> Tensor:
     """The token ids [R] drawn from finite `logits` [R, V] float32, one for each row of `settings` and `positions`."""
-    token_ids = likeliest(logits)
     drawing = np.flatnonzero(settings["temperature"] > 0)
+    if len(drawing) == len(logits):
+        return _draw(logits, settings, positions)
+    token_ids = likeliest(logits)
     if len(drawing):
         index = torch.from_numpy(drawing).to(logits.device)
         token_ids[index] = _draw(logits[index], settings[drawing], positions[drawing])
@@ -43,7 +45,7 @@ def sample(logits: Tensor, settings: NDArray[np.void], positions: NDArray[np.int
 
 def sample_apart(logits: Tensor, settings: NDArray[np.void], positions: NDArray[np.int64]) -> Tensor:
     """As `sample`, but each row is drawn by itself: no sum is taken in an order that depends on the rows beside it."""
-    token_ids = logits.argmax(-1)
+    token_ids = likeliest(logits)
     for row in np.flatnonzero(settings["temperature"] > 0).tolist():
         only = slice(row, row + 1)
         token_ids[only] = _draw(logits[only], settings[only], positions[only])

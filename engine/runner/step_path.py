@@ -9,6 +9,7 @@ from torch import Tensor
 from engine.core.config import SchedulerConfig
 from engine.core.plan import StepPlan
 from engine.kernels.cpu.disk_cache import cache_folder
+from engine.kernels.ops import judge
 from engine.kernels.triton import runs_on
 from engine.model.forward_batch import ForwardBatch
 from engine.model.info import LoadedModel
@@ -62,6 +63,15 @@ class StepPath:
         """[R, V] float32 of the rows that sample, valid until the next call."""
         logits = self._graphs.run(inputs.padded_size, inputs.batch)
         return self._forward(inputs.batch) if logits is None else logits
+
+    def likeliest(self, inputs: StepInputs) -> tuple[Tensor, Tensor]:
+        """Of each row that samples the first of the largest logits [R] int64, R > 0, and whether all are finite [R]
+        bool."""
+        logits = self._graphs.run(inputs.padded_size, inputs.batch)
+        if logits is not None:
+            return judge(logits)
+        found: tuple[Tensor, Tensor] = self._model.module.likeliest(inputs.batch, self._kv_cache.layers)
+        return found
 
     @torch.inference_mode()
     def prepare(self) -> None:

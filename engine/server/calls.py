@@ -5,6 +5,7 @@ from collections import abc
 from engine.core.events import Admitted, Finished
 from engine.core.types import Request
 from engine.errors import InvalidFieldError
+from engine.grammars.dead_ends import fields_to_blame
 from engine.loop_messages import Refused, Update
 from engine.server import constraints, convert
 from engine.server.intake import Call, Intake
@@ -59,7 +60,8 @@ class Calls:
             self._reports.pace.note()
             self._reports.forget(call.request.generation_id)
         response = convert.response_from_update(update, call.arrived_unix_ns)
-        if isinstance(update, Finished) and call.cancel_reason:
+        if isinstance(update, Finished):
+            response.finished.error_fields.extend(fields_to_blame(update.error, call.request.sampling))
             response.finished.cancel_reason = pb.CancelReason.ValueType(call.cancel_reason)
         return response
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from engine.core.errors import RequestTooLargeError
-from engine.core.events import Admitted, Finished, Preempted, PromptScored, Resumed, TokensEmitted
+from engine.core.events import Admitted, BeamFound, Finished, Preempted, PromptScored, Resumed, TokensEmitted
 from engine.core.plan import TokenLogprobs
 from engine.core.types import (
     MAX_WEIGHT,
@@ -25,6 +25,7 @@ from engine.core.types import (
 )
 from engine.errors import InvalidFieldError, ProtocolVersionError
 from engine.loop_messages import Abort, Accepted, Control, Grant, Outlet, QueuedAt, SetClass, SetReaderBlocked, Update
+from engine.server.beam_messages import beam_search_from_pb, found_to_pb
 from engine.server.request_messages import queued_to_pb
 from engine.server.sampling_messages import Interval, check, check_token_ids, sampling_from_pb, stop_token_ids
 from evenflow.engine.v1 import engine_pb2 as pb
@@ -92,6 +93,7 @@ def request_from_pb(start: pb.StartGeneration, limits: Limits, now: Nanos) -> Re
         cache_salt=start.cache_salt,
         policy_revision=start.policy_revision,
         speculates=start.speculation if start.HasField("speculation") else True,
+        beam_search=beam_search_from_pb(start),
     )
 
 
@@ -134,6 +136,8 @@ def response_from_update(update: Update, arrived_unix_ns: int) -> pb.GenerateRes
         case TokensEmitted(_, token_ids, logprobs):
             chunk = pb.TokenChunk(token_ids=token_ids, logprobs=[_logprobs_to_pb(entry) for entry in logprobs])
             return pb.GenerateResponse(token_chunk=chunk)
+        case BeamFound():
+            return pb.GenerateResponse(token_chunk=found_to_pb(update, _logprobs_to_pb))
         case PromptScored(_, logprobs):
             scored = pb.TokenChunk(prompt_logprobs=[_logprobs_to_pb(entry) for entry in logprobs])
             return pb.GenerateResponse(token_chunk=scored)

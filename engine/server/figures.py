@@ -144,6 +144,8 @@ def _requests_to_pb(scheduler: SchedulerStats) -> pb.GetStatsResponse:
         num_preemptions=scheduler.num_preemptions,
         num_swaps=scheduler.num_swaps,
         num_pauses=scheduler.num_pauses,
+        lost_steps=scheduler.num_lost_steps,
+        requeues=scheduler.num_requeues,
     )
 
 
@@ -161,6 +163,7 @@ def _pools_to_pb(scheduler: SchedulerStats, config: SchedulerConfig) -> pb.GetSt
         evicted_blocks=scheduler.cache.num_evicted,
         cached_host_blocks=scheduler.cache.num_kept_on_host,
         cached_prompt_tokens=scheduler.totals.num_found_tokens,
+        computed_prompt_tokens=scheduler.totals.num_prefill_tokens,
     )
 
 
@@ -221,4 +224,6 @@ def _tenant_to_pb(tenant: TenantStats, share: Share, weight_share: float, block_
         device_blocks=tenant.num_device_blocks,
         cached_prompt_tokens=tenant.num_found_tokens,
         cached_blocks=tenant.num_kept_blocks,
+        drafted_tokens=tenant.num_drafted_tokens,
+        accepted_draft_tokens=tenant.num_accepted_tokens,
     )

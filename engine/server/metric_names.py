@@ -25,6 +25,8 @@ METRIC_PRICE = "evenflow_engine_price_seconds"
 METRIC_BLOCKS = "evenflow_engine_blocks"
 METRIC_EVICTED = "evenflow_engine_evicted_blocks"
 METRIC_PREEMPTIONS = "evenflow_engine_preemptions"
+METRIC_LOST_STEPS = "evenflow_engine_lost_steps"
+METRIC_REQUEUES = "evenflow_engine_requeues"
 METRIC_SWAPPED = "evenflow_engine_swapped_bytes"
 
 METRIC_GAP = "evenflow_engine_service_gap"

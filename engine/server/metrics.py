@@ -187,9 +187,14 @@ def add_memory(families: Families, figures: Figures) -> None:
             "KV blocks by pool and state: cached ones make room when it is needed, fenced ones when a copy has ended."
         )
         families.gauge(names.METRIC_BLOCKS, text, number, {"pool": pool, "state": state})
-    for mode, reason in product(PreemptionMode, PauseReason):  # those that never were, too: a rate needs their zero
+    reasons = [reason for reason in PauseReason if reason is not PauseReason.SIBLINGS]  # which nobody is told of
+    for mode, reason in product(PreemptionMode, reasons):  # those that never were, too: a rate needs their zero
         labels, number = {"mode": mode.value, "reason": reason.value}, figures.preemptions.get((mode, reason), 0)
         families.counter(names.METRIC_PREEMPTIONS, "Times that a request gave way, by how and why.", number, labels)
+    text = "Steps that came to nothing because the device had no memory left for them."
+    families.counter(names.METRIC_LOST_STEPS, text, stats.num_lost_steps)
+    text = "Times that a request of such a step was sent back to be computed again; among the preemptions."
+    families.counter(names.METRIC_REQUEUES, text, stats.num_requeues)
     text = "Cached blocks that made room for others."
     families.counter(names.METRIC_EVICTED, text, stats.cache.num_evicted)
     block_bytes = config.block_size * figures.engine.model.kv_bytes_per_token

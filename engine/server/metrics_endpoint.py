@@ -4,6 +4,7 @@ It asks for no key, so it answers only where it is asked for by a loopback name:
 cannot read it under a name of its own.
 """
 
+import selectors
 import socket
 import socketserver
 import threading
@@ -41,18 +42,29 @@ class MetricsEndpoint:
         except OSError as error:
             raise ListenError(str(address), error.strerror or str(error)) from None
         self.address = str(TcpAddress(address.host, self._server.server_port))
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._waker, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
 
     def start(self) -> None:
         """The page can be read."""
         self._thread.start()
 
     def close(self) -> None:
-        """The address is free again. Blocks for up to half a second."""
+        """The address is free again."""
         if self._thread.is_alive():
-            self._server.shutdown()
+            self._waker.send(b"\0")
             self._thread.join()
+        for end in (self._waker, self._woken):
+            end.close()
         self._server.server_close()
+
+    def _serve(self) -> None:
+        """Until it is woken. The library's own loop looks twice a second whether it is to end, and ends that late."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._server, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while all(key.fileobj is not self._woken for key, _ in selector.select()):
+                self._server.handle_request()
 
 
 class _Page(Collector):
@@ -64,6 +76,8 @@ class _Page(Collector):
 
 
 class _Server(ThreadingWSGIServer):
+    timeout = 0  # of `handle_request`: who was seen to come may be gone
+
     def server_bind(self) -> None:
         """As the base does it, but for looking up the host's name, which may take as long as a name server likes."""
         socketserver.TCPServer.server_bind(self)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine.core.types import SamplingParams
 from engine.errors import InvalidFieldError
-from engine.grammars.source import GrammarKind, GrammarSource
+from engine.grammars.source import GrammarKind, GrammarSource, NamedSchema
 from evenflow.engine.v1 import engine_pb2 as pb
 
 MAX_STOP_TOKEN_IDS = 256
@@ -87,7 +87,8 @@ def grammar_from_pb(sampling: pb.Sampling) -> GrammarSource | None:
     kind = sampling.grammar.WhichOneof("source")
     if kind is None:
         raise InvalidFieldError("sampling.grammar", "is empty, or of a kind that this engine does not know")
-    return GrammarSource(GrammarKind(kind), getattr(sampling.grammar, kind))
+    parts = [NamedSchema(part.field, part.json_schema) for part in sampling.grammar.parts]
+    return GrammarSource(GrammarKind(kind), getattr(sampling.grammar, kind), tuple(parts), sampling.grammar.field)
 
 
 def stop_token_ids(sampling: pb.Sampling, vocabulary_size: int, end_token_ids: frozenset[int]) -> frozenset[int]:

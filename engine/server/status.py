@@ -45,8 +45,8 @@ def meaning_of(error: Refusal, max_model_len: int) -> CodeReasonMetadata:
     match error:
         case InvalidFieldError(field=field):
             return grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD", {"field": field}
-        case RequestTooLargeError(num_tokens=num_tokens, max_tokens=max_tokens):
-            reason = "CONTEXT_LENGTH" if num_tokens > max_model_len else "EXCEEDS_KV_POOL"
+        case RequestTooLargeError(num_tokens=num_tokens, max_tokens=max_tokens, num_beams=num_beams):
+            reason = "CONTEXT_LENGTH" if num_tokens > max_model_len and num_beams == 1 else "EXCEEDS_KV_POOL"
             metadata = {"num_tokens": str(num_tokens), "max_tokens": str(max_tokens)}
             return grpc.StatusCode.INVALID_ARGUMENT, reason, metadata
         case DuplicateRequestError():

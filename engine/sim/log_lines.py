@@ -18,6 +18,7 @@ from engine.sim.json_text import parse_json
 
 MAX_ROW_TOKENS = 65_536  # that one row of one step can have accepted
 MAX_STEP_TOKENS = 1_000_000
+MAX_WIDTH = 1024  # beams of one search
 
 Int64 = Annotated[int, pydantic.Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, pydantic.Field(ge=0, lt=2**63)]
@@ -26,6 +27,7 @@ Row = Annotated[str, pydantic.Field(pattern=r"^[0-9]{1,9}$")]
 # JSON has lists only, which are no tuples where types are strict.
 Node = Annotated[tuple[str, float], pydantic.Strict(strict=False)]
 NodeChange = Annotated[tuple[list[str], float, Count], pydantic.Strict(strict=False)]
+Common = Annotated[tuple[Count, Count, Count, Count], pydantic.Strict(strict=False)]
 RowTokens = Annotated[int, pydantic.Field(ge=0, le=MAX_ROW_TOKENS)]
 
 
@@ -45,6 +47,13 @@ class _Policy(_Strict):
     options: dict[str, str]
 
 
+class _BeamSearch(_Strict):
+    width: Annotated[int, pydantic.Field(ge=2, le=MAX_WIDTH)]
+    num_returned: Annotated[int, pydantic.Field(ge=1, le=MAX_WIDTH)]
+    length_penalty: Annotated[float, pydantic.Field(ge=-10, le=10)]
+    early_stopping: bool
+
+
 class _Request(_Strict):
     id: str
     path: list[Node]
@@ -58,9 +67,12 @@ class _Request(_Strict):
     stops: bool = False
     speculates: bool = True
     scored: bool = False
+    beam_search: _BeamSearch | None = None
     policy_revision: Count = 0
     salt: str = ""
     blocks: list[Count] = []
+    end: Count | None = None
+    common: list[Common] = []
 
 
 class _Line(_Strict):
@@ -78,6 +90,12 @@ class _Plan(_Line):
     digest: str | None
 
 
+class _Candidates(_Strict):
+    logprobs: Annotated[list[float], pydantic.Field(max_length=MAX_ROW_TOKENS)]
+    stops: list[Count] = []
+    blocks: list[Count] = []
+
+
 class _Commit(_Line):
     step: Count
     lengths: dict[Row, RowTokens] = {}
@@ -85,7 +103,9 @@ class _Commit(_Line):
     errors: dict[Row, str] = {}
     copies: list[Count] = []
     proposed: dict[Row, RowTokens] = {}
+    certain: dict[Row, RowTokens] = {}
     blocks: dict[Row, list[Count]] = {}
+    candidates: dict[Row, _Candidates] = {}
 
 
 class _Abort(_Line):
@@ -162,6 +182,7 @@ _LINES: dict[str, type[BaseModel]] = {
     "abort": _Abort,
     "expire": _Line,
     "complete_copies": _CompleteCopies,
+    "requeue": _Line,
     "fail_all": _Line,
     "grant": _Grant,
     "set_reader_blocked": _SetReaderBlocked,

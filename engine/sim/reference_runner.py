@@ -12,19 +12,17 @@ Drafts are proposed by chance, some right and some wrong, and verified as a real
 """
 
 import hashlib
+import math
 import random
 from collections import Counter, abc
 from dataclasses import dataclass, field
 
-from engine.core.plan import BlockCopy, CopyDirection, RowStart, StepOutput, StepPlan, TokenLogprobs
+from engine.core.plan import Candidate, RowStart, StepOutput, StepPlan, TokenLogprobs
 from engine.core.types import BlockId, CopyId, HostBlockId, Request, SequenceKey
+from engine.sim.reference_copies import Copies, RunnerFaultError
 
 VOCABULARY_SIZE = 97
 POISON = b"poison"
-
-
-class RunnerFaultError(AssertionError):
-    """A plan asked for something that would have corrupted a real runner's state."""
 
 
 def slot_after(previous: bytes, token_id: int) -> bytes:
@@ -36,6 +34,16 @@ def sample(last_slot: bytes, seed: int) -> int:
     """The token that follows a context, the same on every machine."""
     digest = hashlib.blake2b(last_slot + seed.to_bytes(8, "big"), digest_size=8).digest()
     return int.from_bytes(digest, "big") % VOCABULARY_SIZE
+
+
+def likeliest(last_slot: bytes, seed: int) -> tuple[Candidate, ...]:
+    """All tokens with their log-probabilities behind a context, the likeliest first, the same on every machine."""
+    digest = hashlib.blake2b(last_slot + seed.to_bytes(8, "big"), digest_size=8).digest()
+    chances = random.Random(digest)  # noqa: S311 - likewise
+    weights = [chances.random() ** 4 for _ in range(VOCABULARY_SIZE)]
+    total = math.fsum(weights)
+    tokens = [Candidate(token_id, math.log(weight / total)) for token_id, weight in enumerate(weights) if weight]
+    return tuple(sorted(tokens, key=lambda token: -token.logprob))
 
 
 def expected_output(request: Request) -> list[int]:
@@ -61,61 +69,41 @@ class Row:
     block_ids: list[BlockId]
     seed: int
     num_logprobs: int | None
+    num_candidates: int = 0
     drafts: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Copies:
-    """Copies under way, and the contents of the host's blocks. `max_delay` is in steps, beyond that of the plan."""
+class _Found:
+    """What comes of a step, by row; see StepOutput. Written by ReferenceRunner."""
 
-    cache: dict[BlockId, list[bytes]]
-    max_delay: int
-    random: random.Random
-    host: dict[HostBlockId, list[bytes]] = field(default_factory=dict)
-    under_way: dict[CopyId, tuple[int, BlockCopy]] = field(default_factory=dict)  # with the step in which it ends
-    fenced: dict[BlockId, CopyId] = field(default_factory=dict)
-    fenced_host: dict[HostBlockId, CopyId] = field(default_factory=dict)
+    accepted: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    logprobs: dict[int, tuple[TokenLogprobs, ...]] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+    candidates: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
+    proposed: dict[int, int] = field(default_factory=dict)
 
-    def start(self, copy: BlockCopy, step: int) -> None:
-        """Both sides are fenced. Raises RunnerFaultError where one of them is already, or the host holds nothing."""
-        if copy.copy_id in self.under_way:
-            raise RunnerFaultError(f"copy {copy.copy_id} is under way twice")
-        if not copy.device_block_ids or len(copy.device_block_ids) != len(copy.host_block_ids):
-            raise RunnerFaultError(f"copy {copy.copy_id} pairs {copy.device_block_ids} and {copy.host_block_ids}")
-        for device_id, host_id in zip(copy.device_block_ids, copy.host_block_ids, strict=True):
-            self.check(device_id)
-            if host_id in self.fenced_host:
-                raise RunnerFaultError(f"host block {host_id} belongs to copy {self.fenced_host[host_id]}")
-            self.fenced[device_id] = self.fenced_host[host_id] = copy.copy_id
-            if copy.direction is CopyDirection.IN:
-                if host_id not in self.host:
-                    raise RunnerFaultError(f"copy {copy.copy_id} reads host block {host_id}, which holds nothing")
-                self.cache.pop(device_id, None)
-        self.under_way[copy.copy_id] = (step + self.random.randint(0, self.max_delay), copy)
+    def accept(self, row_id: int, row: Row, token_ids: tuple[int, ...]) -> None:
+        self.accepted[row_id] = token_ids
+        if row.num_logprobs is not None:
+            tops = [((token_id, -0.5),) * row.num_logprobs for token_id in token_ids]
+            self.logprobs[row_id] = tuple(TokenLogprobs(-0.5, top) for top in tops)
 
-    def end(self, step: int) -> tuple[CopyId, ...]:
-        """The copies that end in `step`, in an order of their own; their blocks are fenced no more."""
-        ended = [copy_id for copy_id, (ends_in, _) in self.under_way.items() if ends_in <= step]
-        self.random.shuffle(ended)
-        for copy_id in ended:
-            _, copy = self.under_way.pop(copy_id)
-            for device_id, host_id in zip(copy.device_block_ids, copy.host_block_ids, strict=True):
-                del self.fenced[device_id], self.fenced_host[host_id]
-                if copy.direction is CopyDirection.OUT:
-                    self.host[host_id] = list(self.cache.get(device_id, ()))  # none where nothing was written yet
-                else:
-                    self._bring(device_id, host_id)
-        return tuple(ended)
+    def search(self, row_id: int, row: Row, last_slot: bytes) -> None:
+        self.candidates[row_id] = found = likeliest(last_slot, row.seed)[: row.num_candidates]
+        if row.num_logprobs is not None:
+            self.logprobs[row_id] = tuple(TokenLogprobs(each.logprob, found[: row.num_logprobs]) for each in found)
 
-    def _bring(self, device_id: BlockId, host_id: HostBlockId) -> None:
-        slots = self.host[host_id]
-        if slots:
-            self.cache[device_id] = list(slots)
-
-    def check(self, block_id: BlockId) -> None:
-        """Raises RunnerFaultError if the device block is fenced."""
-        if block_id in self.fenced:
-            raise RunnerFaultError(f"block {block_id} belongs to copy {self.fenced[block_id]}")
+    def output(self, step_id: int, copied: tuple[CopyId, ...]) -> StepOutput:
+        return StepOutput(
+            step_id,
+            self.accepted,
+            self.logprobs,
+            self.errors,
+            copied,
+            proposed=self.proposed,
+            candidates=self.candidates,
+        )
 
 
 class ReferenceRunner:
@@ -146,28 +134,19 @@ class ReferenceRunner:
         for row_id, start, num_tokens, _, num_drafts, _ in chunks:
             _take_drafts(self._row(row_id), num_drafts)
             self._write(self._row(row_id), start, start + num_tokens)
-        accepted: dict[int, tuple[int, ...]] = {}
-        logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
-        errors: dict[int, str] = {}
-        proposed: dict[int, int] = {}
+        found = _Found()
         for row_id, start, num_tokens, samples, num_drafts, limit in chunks:
             row = self._row(row_id)
             self._read(row, start + num_tokens)
-            if samples != (start + num_tokens == len(row.token_ids)):
-                raise RunnerFaultError(
-                    f"{row.key} samples={samples} at {start + num_tokens} of {len(row.token_ids)} tokens"
-                )
+            _check_end(row, start + num_tokens, samples)
             if row.key.generation_id in self.errors:
-                errors[row_id] = self.errors.pop(row.key.generation_id)
+                found.errors[row_id] = self.errors.pop(row.key.generation_id)
+            elif samples and row.num_candidates:
+                found.search(row_id, row, self._slot(row, len(row.token_ids) - 1))
             elif samples:
-                accepted[row_id] = self._verify(row, num_drafts)
-                if row.num_logprobs is not None:
-                    logprobs[row_id] = tuple(
-                        TokenLogprobs(-0.5, ((token_id, -0.5),) * row.num_logprobs) for token_id in accepted[row_id]
-                    )
-                proposed[row_id] = self._propose(row, limit)
-        copied = self.copies.end(self.num_steps)
-        return StepOutput(plan.step_id, accepted, logprobs, errors, copied, proposed=proposed)
+                found.accept(row_id, row, self._verify(row, num_drafts))
+                found.proposed[row_id] = self._propose(row, limit)
+        return found.output(plan.step_id, self.copies.end(self.num_steps))
 
     def wait(self) -> tuple[CopyId, ...]:
         """A step's time passes without a plan. The copies that ended in it."""
@@ -188,12 +167,21 @@ class ReferenceRunner:
         for row_id in plan.stopped:
             if self.rows.pop(row_id, None) is None:
                 raise RunnerFaultError(f"row {row_id} is stopped but was never started")
+        used = {block_id for row in self.rows.values() for block_id in row.block_ids} if plan.block_copies else set()
+        for source, target in plan.block_copies:
+            if target in used:
+                raise RunnerFaultError(f"block {target} is overwritten by block {source}, but a row has it")
+            self.copies.on_device(source, target)
         for start in plan.started:
             if start.row in self.rows:
                 raise RunnerFaultError(f"row {start.row} of {start.key} is still taken by {self.rows[start.row].key}")
             self.rows[start.row] = _new_row(start)
         for row_id, block_ids in plan.new_blocks:
             self._row(row_id).block_ids.extend(block_ids)
+        for row_id, token_id in plan.chosen:
+            if not self._row(row_id).num_candidates:
+                raise RunnerFaultError(f"a token is chosen for {self._row(row_id).key}, which draws its own")
+            self._row(row_id).token_ids.append(token_id)
         owners = Counter([block_id for row in self.rows.values() for block_id in row.block_ids])
         self.shared = {block_id for block_id, num_rows in owners.items() if num_rows > 1}
 
@@ -276,6 +264,11 @@ class ConstantRunner:
         return StepOutput(plan.step_id, dict.fromkeys(rows, (1,)), completed_copies=copy_ids)
 
 
+def _check_end(row: Row, end: int, samples: bool) -> None:
+    if samples != (end == len(row.token_ids)):
+        raise RunnerFaultError(f"{row.key} samples={samples} at {end} of {len(row.token_ids)} tokens")
+
+
 def _take_drafts(row: Row, num_drafts: int) -> None:
     """The first drafts of `row` stand behind its known tokens, the others are forgotten."""
     if num_drafts > len(row.drafts):
@@ -295,4 +288,5 @@ def _new_row(start: RowStart) -> Row:
         block_ids=list(start.block_ids),
         seed=start.sampling.seed,
         num_logprobs=start.sampling.num_logprobs,
+        num_candidates=start.num_candidates,
     )

@@ -1,8 +1,8 @@
 """A decision log, told to a new scheduler: the same calls at the same times must give the same plans.
 
 Tokens are made up, as the log has none: each is 0, and 1 where the log says that a token ended its output. Where it
-says which blocks of tokens are the same, the last token of a block tells them apart. A plan that differs is reported,
-not raised; lines that make no sense raise ReplayError with their number.
+says which blocks of tokens are the same, the last token of a block tells them apart, see also `made_prompts`. A plan
+that differs is reported, not raised; lines that make no sense raise ReplayError with their number.
 """
 
 from collections import abc
@@ -12,19 +12,26 @@ from typing import Any, cast
 from engine.core.config import AdmissionReserve, PreemptionChoice, SchedulerConfig
 from engine.core.costs import Prices, StepCosts
 from engine.core.errors import SchedulerError
-from engine.core.plan import StepOutput, StepPlan
+from engine.core.plan import Candidate, StepOutput, StepPlan
 from engine.core.scheduler import Scheduler
-from engine.core.types import CopyId, FinishReason, Nanos, PathNode, PriorityClass, Request, SamplingParams
+from engine.core.types import (
+    BeamSearchParams,
+    CopyId,
+    FinishReason,
+    Nanos,
+    PathNode,
+    PriorityClass,
+    Request,
+    SamplingParams,
+)
 from engine.decision_log import VERSION, Json, plan_digest
 from engine.plugins import PolicyError, load_preemption_policy, load_scheduling_policy
 from engine.sim.errors import ReplayError
 from engine.sim.limits import LARGEST_SETTINGS
 from engine.sim.log_lines import check_header, check_line, parse_line
+from engine.sim.made_prompts import FIRST_BLOCK_TOKEN, STOP_TOKEN, TOKEN, MadePrompts
 
 START = Nanos(0)
-TOKEN = 0
-STOP_TOKEN = 1
-FIRST_BLOCK_TOKEN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,10 @@ class _Replayer:
     plan: StepPlan | None = None
     now: Nanos = START
     report: ReplayReport = field(default_factory=ReplayReport)
+    _prompts: MadePrompts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._prompts = MadePrompts(self.scheduler.config.block_size)
 
     def take(self, number: int, text: str) -> bool:
         """The line's call has been made. False if it was a plan, and a different one."""
@@ -145,23 +156,36 @@ class _Replayer:
         return True
 
     def add(self, line: Json, now: Nanos) -> None:
-        self.scheduler.add(request_from_json(line["request"], self.scheduler.config.block_size), now)
+        tokens, text = self._prompts.make(line["request"])
+        request, prefixes = request_from_json(line["request"], tokens), self.scheduler.lifecycle.blocks.prefixes
+        if prefixes is not None:
+            prefixes.compared = lambda _: text
+        self.scheduler.add(request, now)
 
     def commit(self, line: Json, now: Nanos) -> None:
         if self.plan is None or self.plan.step_id != line["step"]:
             raise ValueError(f"commits step {line['step']}, which is not the last plan's")
         lengths, ended, errors = (_by_row(line, name) for name in ("lengths", "ended", "errors"))
-        blocks, proposed = _by_row(line, "blocks"), _by_row(line, "proposed")
+        blocks, proposed, certain = (_by_row(line, name) for name in ("blocks", "proposed", "certain"))
+        candidates = {row: _candidates(each) for row, each in _by_row(line, "candidates").items()}
         accepted = {
             row: _token_ids(lengths.get(row, 1), ended.get(row))
             for row, samples in zip(self.plan.rows, self.plan.samples, strict=True)
-            if samples and row not in errors
+            if samples and row not in errors and row not in candidates
         }
         num_tokens = {seq.row: seq.num_tokens for seq in self.scheduler.open_sequences} if blocks else {}
         for row, numbers in blocks.items():
             accepted[row] = self._marked(accepted[row], num_tokens[row], numbers)
         copies = tuple(map(CopyId, line.get("copies", ())))
-        output = StepOutput(self.plan.step_id, accepted, errors=errors, completed_copies=copies, proposed=proposed)
+        output = StepOutput(
+            self.plan.step_id,
+            accepted,
+            errors=errors,
+            completed_copies=copies,
+            proposed=proposed,
+            candidates=candidates,
+            certain=certain,
+        )
         self.plan = None
         self.scheduler.commit(output, now)
 
@@ -184,13 +208,22 @@ def _token_ids(num_tokens: int, num_until_stop: int | None) -> tuple[int, ...]:
     return (*(TOKEN,) * (num_until_stop - 1), STOP_TOKEN, *(TOKEN,) * (num_tokens - num_until_stop))
 
 
-def request_from_json(line: Json, block_size: int) -> Request:
+def _candidates(line: Json) -> tuple[Candidate, ...]:
+    stops, blocks = frozenset(line.get("stops", ())), line.get("blocks")
+    token_ids = [TOKEN] * len(line["logprobs"]) if blocks is None else [FIRST_BLOCK_TOKEN + number for number in blocks]
+    if len(token_ids) != len(line["logprobs"]):
+        raise ValueError(f"{len(token_ids)} blocks for {len(line['logprobs'])} candidates")
+    token_ids = [STOP_TOKEN if nth in stops else token_id for nth, token_id in enumerate(token_ids)]
+    return tuple(map(Candidate, token_ids, line["logprobs"]))
+
+
+def request_from_json(line: Json, prompt_token_ids: abc.Sequence[int]) -> Request:
     """The request of a line, with made-up tokens."""
     salt = line.get("salt", "")
     return Request(
         generation_id=line["id"],
         path=tuple(PathNode(node_id, weight) for node_id, weight in line["path"]),
-        prompt_token_ids=_prompt(line["prompt"], line.get("blocks", ()), block_size),
+        prompt_token_ids=cast("tuple[int, ...]", prompt_token_ids),
         max_output_tokens=line["output"],
         arrived_at=Nanos(line["arrived_at"]),
         stop_token_ids=frozenset({STOP_TOKEN} if line.get("stops") else ()),
@@ -201,20 +234,9 @@ def request_from_json(line: Json, block_size: int) -> Request:
         cache_salt=bytes.fromhex(salt),
         policy_revision=line.get("policy_revision", 0),
         speculates=line.get("speculates", True),
+        beam_search=BeamSearchParams(**line["beam_search"]) if line.get("beam_search") else None,
         sampling=SamplingParams(num_prompt_logprobs=0) if line.get("scored") else SamplingParams(),
     )
-
-
-def _prompt(num_tokens: int, blocks: abc.Sequence[int], block_size: int) -> tuple[int, ...]:
-    """Tokens of which only the number is known, and which blocks are the same."""
-    if not blocks:
-        return cast("tuple[int, ...]", range(num_tokens))  # nobody looks at them, so nobody lists them
-    if num_tokens // block_size != len(blocks):  # else a short line could ask for any amount of memory
-        raise ValueError(f"a prompt of {num_tokens} tokens has no {len(blocks)} full blocks of {block_size}")
-    token_ids = [TOKEN] * num_tokens
-    for index, number in zip(range(block_size - 1, num_tokens, block_size), blocks, strict=True):
-        token_ids[index] = FIRST_BLOCK_TOKEN + number
-    return tuple(token_ids)
 
 
 def _prices(line: Json) -> Prices:
@@ -229,6 +251,13 @@ def _set_preemption_policy(replayer: _Replayer, line: Json, now: Nanos) -> None:
     replayer.scheduler.set_preemption_policy(load_preemption_policy(line["name"], line["options"]), now)
 
 
+def _requeue(replayer: _Replayer, line: Json, now: Nanos) -> None:
+    if replayer.plan is None:
+        raise ValueError("requeues although no plan is open")
+    replayer.plan = None
+    replayer.scheduler.requeue(now)
+
+
 def _fail_all(replayer: _Replayer, line: Json, now: Nanos) -> None:
     replayer.plan = None
     replayer.scheduler.fail_all("", now)
@@ -240,6 +269,7 @@ _CALLS: dict[str, abc.Callable[[_Replayer, Json, Nanos], object]] = {
     "abort": lambda r, line, now: r.scheduler.abort(line["id"], FinishReason(line["reason"]), now),
     "expire": lambda r, line, now: r.scheduler.expire(now),
     "complete_copies": lambda r, line, now: r.scheduler.complete_copies(map(CopyId, line["copies"]), now),
+    "requeue": _requeue,
     "fail_all": _fail_all,
     "grant": lambda r, line, now: r.scheduler.grant(line["id"], line["output"], now),
     "set_reader_blocked": lambda r, line, now: r.scheduler.set_reader_blocked(line["id"], line["blocked"], now),

@@ -54,52 +54,74 @@ def _engine_to_pb(report: EngineReport, snapshot: TenancySnapshot) -> pb.EngineS
         gap_bound=stats.gap_bound,
         metrics_address=stats.metrics_address,
     )
-    for part in (_policies_to_pb(stats), _requests_to_pb(stats), _pools_to_pb(stats)):
+    for part in (_policies_to_pb(stats), _requests_to_pb(stats), _pools_to_pb(stats), _savings_to_pb(stats)):
         told.MergeFrom(part)
     return told
 
 
 def _policies_to_pb(stats: EngineStats) -> pb.EngineStatus:
+    policies = stats.policies
     return pb.EngineStatus(
-        scheduling_policy=stats.scheduling_policy,
-        preemption_policy=stats.preemption_policy,
-        scheduling_options=stats.scheduling_options,
-        preemption_options=stats.preemption_options,
-        preemption_mode=stats.preemption_mode,
+        scheduling_policy=policies.scheduling_policy,
+        preemption_policy=policies.preemption_policy,
+        scheduling_options=policies.scheduling_options,
+        preemption_options=policies.preemption_options,
+        preemption_mode=policies.preemption_mode,
         preemption_prices=_prices_to_pb(stats),
-        policy_fault=stats.policy_fault,
+        policy_fault=policies.policy_fault,
     )
 
 
 def _requests_to_pb(stats: EngineStats) -> pb.EngineStatus:
+    requests = stats.requests
     return pb.EngineStatus(
-        running=stats.num_running,
-        waiting=stats.num_waiting,
-        paused=stats.num_paused,
-        swapped=stats.num_swapped,
-        swapping=stats.num_swapping,
+        running=requests.num_running,
+        waiting=requests.num_waiting,
+        paused=requests.num_paused,
+        swapped=requests.num_swapped,
+        swapping=requests.num_swapping,
         num_preemptions=stats.num_preemptions,
         num_swaps=stats.num_swaps,
         num_pauses=stats.num_pauses,
+        lost_steps=stats.num_lost_steps,
+        requeues=stats.num_requeues,
     )
 
 
 def _pools_to_pb(stats: EngineStats) -> pb.EngineStatus:
+    blocks = stats.blocks
     return pb.EngineStatus(
-        free_device_blocks=stats.num_free_device_blocks,
-        fenced_device_blocks=stats.num_fenced_device_blocks,
-        num_device_blocks=stats.num_device_blocks,
-        free_host_blocks=stats.num_free_host_blocks,
-        num_host_blocks=stats.num_host_blocks,
-        block_size=stats.block_size,
+        free_device_blocks=blocks.num_free_device_blocks,
+        fenced_device_blocks=blocks.num_fenced_device_blocks,
+        num_device_blocks=blocks.num_device_blocks,
+        free_host_blocks=blocks.num_free_host_blocks,
+        num_host_blocks=blocks.num_host_blocks,
+        block_size=blocks.block_size,
+    )
+
+
+def _savings_to_pb(stats: EngineStats) -> pb.EngineStatus:
+    """What prompts that begin alike, and tokens guessed ahead, have saved."""
+    cache, drafts = stats.cache, stats.drafts
+    return pb.EngineStatus(
+        prefix_caching=cache.is_on,
+        cached_prompt_tokens=cache.num_found_tokens,
+        computed_prompt_tokens=cache.num_computed_tokens,
+        cached_device_blocks=cache.num_kept_blocks,
+        cached_host_blocks=cache.num_kept_host_blocks,
+        evicted_blocks=cache.num_evicted_blocks,
+        speculation=drafts.kind,
+        draft_model=drafts.model,
+        drafted_tokens=drafts.num_verified,
+        accepted_draft_tokens=drafts.num_accepted,
     )
 
 
 def _prices_to_pb(stats: EngineStats) -> pb.PreemptionPrices:
-    prices = stats.prices
-    num_blocks = -(-PRICED_TOKENS // stats.block_size) if stats.block_size else 0
+    prices, blocks = stats.prices, stats.blocks
+    num_blocks = -(-PRICED_TOKENS // blocks.block_size) if blocks.block_size else 0
     return pb.PreemptionPrices(
-        swap=_duration(prices.swap_s(num_blocks)) if stats.num_host_blocks else None,
+        swap=_duration(prices.swap_s(num_blocks)) if blocks.num_host_blocks else None,
         recompute=_duration(prices.recompute_s(PRICED_TOKENS)),
         measured=prices.are_measured,
     )
@@ -130,6 +152,10 @@ def _tenant_to_pb(stats: TenantStats, snapshot: TenancySnapshot) -> pb.TenantSta
         lead=stats.lead,
         device_blocks=stats.num_device_blocks,
         organization_weight=organization_weight,
+        cached_prompt_tokens=stats.num_found_tokens,
+        cached_blocks=stats.num_kept_blocks,
+        drafted_tokens=stats.num_drafted_tokens,
+        accepted_draft_tokens=stats.num_accepted_tokens,
     )
 
 

@@ -27,6 +27,7 @@ WRITABLE = frozenset(
         "priority_class_grants",
         "durable_usage",
         "shares_prefix_cache",
+        "speculation_disabled",
     }
 )
 
@@ -112,7 +113,8 @@ def edited_team(current: TeamSettings, message: pb.Team, fields: frozenset[str])
         class_grants = parse_class_grants(message.priority_class_grants, f"{FIELD}.priority_class_grants")
     durable_usage = message.durable_usage if "durable_usage" in fields else current.durable_usage
     shares = message.shares_prefix_cache if "shares_prefix_cache" in fields else current.shares_prefix_cache
-    return TeamSettings(display_name, state, default_class, class_grants, durable_usage, shares)
+    disabled = message.speculation_disabled if "speculation_disabled" in fields else current.speculation_disabled
+    return TeamSettings(display_name, state, default_class, class_grants, durable_usage, shares, disabled)
 
 
 def _to_pb(record: Team) -> pb.Team:
@@ -131,4 +133,5 @@ def _to_pb(record: Team) -> pb.Team:
         priority_class_grants=map(class_name, settings.class_grants),
         durable_usage=settings.durable_usage,
         shares_prefix_cache=settings.shares_prefix_cache,
+        speculation_disabled=settings.speculation_disabled,
     )

@@ -13,10 +13,8 @@ import grpc
 import typer
 
 from evenflow.inference.v1 import generation_pb2 as pb
-from evenflow.inference.v1 import model_pb2
-from evenflow.inference.v1.model_pb2_grpc import ModelServiceStub
 from gateway.cli.command import AddressOption, DataDirOption, command
-from gateway.cli.connection import CALL_TIMEOUT_S, Connection, Target, connect, find_address, find_api_key
+from gateway.cli.connection import Connection, Target, connect, find_address, find_api_key
 from gateway.cli.conversation import Answer, Conversation, Options
 from gateway.cli.data_dir import DataDir
 from gateway.cli.errors import CliError, ExitCode, read_refusal
@@ -60,7 +58,7 @@ class Screen:
         except grpc.RpcError as error:
             if answer.text and read_refusal(error).is_unreachable:
                 raise CliError("the gateway went away before the end of the answer", ExitCode.UNREACHABLE) from error
-            raise self._explained(error) from error
+            raise self._connection.error(error) from error
         finally:
             answer.cancel()
             self.conversation.keep(text, answer)
@@ -70,17 +68,6 @@ class Screen:
 
     def note(self, text: str, style: str = "dim") -> None:
         self._notes.print(text, style=style)
-
-    def _explained(self, error: grpc.RpcError) -> CliError:
-        """The error, with the models that are served where there is no such model."""
-        told = self._connection.error(error)
-        if read_refusal(error).reason == "MODEL_NOT_FOUND":
-            with suppress(grpc.RpcError):  # the first error is what counts
-                found = ModelServiceStub(self._connection.channel).ListModels(
-                    model_pb2.ListModelsRequest(), metadata=self._connection.metadata, timeout=CALL_TIMEOUT_S
-                )
-                told.hint = "served are: " + (", ".join(model.name for model in found.models) or "none")
-        return told
 
     def _describe(self, answer: Answer, first_s: float, total_s: float) -> None:
         finish = answer.finish

@@ -81,6 +81,8 @@ def team_fields(message: pb.Team, policies: abc.Mapping[str, pb.QuotaPolicy]) ->
         fields["durable_usage"] = True
     if message.shares_prefix_cache:
         fields["shares_prefix_cache"] = True
+    if message.speculation_disabled:
+        fields["speculation_disabled"] = True
     below = f"{message.name}/apiKeys/"
     keys = {name.removeprefix(below): quota_fields(policies[name]) for name in policies if name.startswith(below)}
     return fields | ({"keys": {key: {"quota": quota} for key, quota in keys.items()}} if keys else {})

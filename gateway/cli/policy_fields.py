@@ -107,6 +107,7 @@ TEAM_FIELDS: abc.Mapping[str, Setter] = {
     **ORGANIZATION_FIELDS,
     "durable_usage": _attribute("durable_usage", Place.flag),
     "shares_prefix_cache": _attribute("shares_prefix_cache", Place.flag),
+    "speculation_disabled": _attribute("speculation_disabled", Place.flag),
     "default_class": _attribute("default_priority_class", lambda place: class_name(place.text())),
     "classes": _list("priority_class_grants", class_name),
 }

@@ -35,6 +35,7 @@ ADMIN_SERVICE = DESCRIPTOR.services_by_name["AdminService"].full_name
 EVENFLOW = (sys.executable, "-m", "gateway.cli.main")
 # A large model takes minutes from a cold disk.
 ENGINE_START_TIMEOUT_S = 900.0
+ALL_LOADED = 100  # percent
 GATEWAY_START_TIMEOUT_S = 60.0
 # Both drain for 30 s unless told otherwise; they are killed only when that did not end them.
 DRAIN_MARGIN_S = 40.0
@@ -153,7 +154,8 @@ class Stack:
     def _report_loading(self, line: str) -> None:
         percent = loading_percent(line)
         if percent is not None:
-            self._on_detail("engine", f"loading the model, {percent} %")
+            text = f"loading the model, {percent} %" if percent < ALL_LOADED else "preparing and measuring the model"
+            self._on_detail("engine", text)
 
 
 def engine_environment(environment: abc.Mapping[str, str]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """`evenflow status`: is everything up, what does the engine do, and for whom."""
 
+from collections import abc
 from datetime import timedelta
 
 from google.protobuf.duration_pb2 import Duration
@@ -10,7 +11,7 @@ from gateway.cli.command import Admin, admin_command
 from gateway.cli.engines import policy_text
 from gateway.cli.output import OutputFormat, OutputOption, new_table, print_data, stdout, to_data
 from gateway.settings import WILDCARD_HOSTS
-from gateway.words import counted, short_name
+from gateway.words import counted, lost_steps_text, part_text, short_name
 
 MAX_TENANTS = 50
 NOW_HEADINGS = ("TEAM", "WEIGHT", "SHARE", "FAIR", "LEAD", "RUNNING", "WAITING", "PAUSED", "SWAPPED")
@@ -22,8 +23,15 @@ NOW_LEGEND = (
 )
 TOTAL_HEADINGS = ("TEAM", "PROMPT", "OUTPUT", "LOST", "BORROWED", "WAITED", "PAUSES", "SWAPS")
 TOTAL_LEGEND = (
-    "since the engine began, in tokens; lost: computed again after a preemption;\n"
-    "borrowed: served while others had precedence and no use for it"
+    "since the engine began, in tokens; prompt: computed, without what the prefix\n"
+    "cache had; lost: computed again after a preemption; borrowed: served while\n"
+    "others had precedence and no use for it"
+)
+SAVED_HEADINGS = ("TEAM", "PROMPTS", "FOUND", "KEPT", "DRAFTS", "RIGHT")
+SAVED_LEGEND = (
+    "since the engine began, in tokens; found: the part of the prompts that the\n"
+    "prefix cache had; kept: its blocks that nobody uses now; right: the part of\n"
+    "the tokens guessed ahead that became output"
 )
 
 
@@ -93,7 +101,11 @@ def _engine_lines(engine: pb.EngineStatus) -> list[str]:
         f" {counted(engine.num_preemptions, 'preemption')}, {counted(engine.num_swaps, 'swap')},"
         f" {counted(engine.num_pauses, 'pause')}",
         _prices_text(engine),
+        _cache_text(engine),
+        _drafts_text(engine),
     ]
+    if engine.lost_steps:
+        lines.append(lost_steps_text(engine.lost_steps, engine.requeues))
     if engine.dropped_usage:
         lines.append(
             f"USAGE LOST of {engine.dropped_usage} requests that no gateway has acknowledged,"
@@ -137,6 +149,28 @@ def _prices_text(engine: pb.EngineStatus) -> str:
     )
 
 
+def _cache_text(engine: pb.EngineStatus) -> str:
+    if not engine.prefix_caching:
+        return "prefix cache off"
+    num_prompt_tokens = engine.cached_prompt_tokens + engine.computed_prompt_tokens
+    kept = f"{counted(engine.cached_device_blocks, 'block')} kept"
+    if engine.num_host_blocks:
+        kept += f" and {engine.cached_host_blocks} on the host"
+    found = part_text(engine.cached_prompt_tokens, num_prompt_tokens)
+    return (
+        f"prefix cache: {found} of {counted(num_prompt_tokens, 'prompt token')} found, {kept},"
+        f" {engine.evicted_blocks} evicted"
+    )
+
+
+def _drafts_text(engine: pb.EngineStatus) -> str:
+    if engine.speculation in ("", "off"):
+        return "speculation off"
+    model = f" by {engine.draft_model}" if engine.draft_model else ""
+    right = part_text(engine.accepted_draft_tokens, engine.drafted_tokens)
+    return f"speculation {engine.speculation}{model}: {right} of {counted(engine.drafted_tokens, 'draft')} right"
+
+
 def _ms(length: Duration) -> str:
     return f"{length.ToMicroseconds() / 1000:.1f} ms"
 
@@ -155,7 +189,28 @@ def _tenant_tables(engine: pb.EngineStatus) -> list[tuple[Table, str]]:
         total.add_row(short_name(tenant.team), *_total_cells(tenant))
     num_left_out = len(engine.tenants) - len(shown)
     left_out = f"{num_left_out} teams that were served less are not shown\n" if num_left_out else ""
-    return [(now, NOW_LEGEND), (total, left_out + TOTAL_LEGEND)]
+    tables = [(now, NOW_LEGEND), (total, left_out + TOTAL_LEGEND)]
+    return [*tables, (_saved_table(shown), SAVED_LEGEND)] if _saves(engine) else tables
+
+
+def _saved_table(tenants: abc.Iterable[pb.TenantStatus]) -> Table:
+    saved = new_table(*SAVED_HEADINGS)
+    for tenant in tenants:
+        num_prompt_tokens = tenant.cached_prompt_tokens + tenant.prefill_tokens
+        saved.add_row(
+            short_name(tenant.team),
+            str(num_prompt_tokens),
+            part_text(tenant.cached_prompt_tokens, num_prompt_tokens),
+            str(tenant.cached_blocks),
+            str(tenant.drafted_tokens),
+            part_text(tenant.accepted_draft_tokens, tenant.drafted_tokens),
+        )
+    return saved
+
+
+def _saves(engine: pb.EngineStatus) -> bool:
+    """Whether there is anything to be found, or guessed ahead."""
+    return engine.prefix_caching or engine.speculation not in ("", "off")
 
 
 def _now_cells(tenant: pb.TenantStatus) -> list[str]:

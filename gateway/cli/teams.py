@@ -1,6 +1,6 @@
 """`evenflow teams`: teams, the unit of weight, quota and accounting."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -48,6 +48,13 @@ SharedOption = Annotated[
         help="Whether prompts are computed once with those of the organization's other teams that share. Default: no.",
     ),
 ]
+SpeculationOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--speculation/--no-speculation",
+        help="Whether tokens may be guessed ahead, where the engine does that. Default: yes.",
+    ),
+]
 COLUMNS: tuple[Column[pb.Team], ...] = (
     Column("TEAM", lambda team: short_name(team.name)),
     Column("DISPLAY NAME", lambda team: team.display_name or "-"),
@@ -56,6 +63,7 @@ COLUMNS: tuple[Column[pb.Team], ...] = (
     Column("CLASSES", lambda team: ", ".join(map(short_name, team.priority_class_grants)) or "-"),
     Column("DURABLE USAGE", lambda team: "yes" if team.durable_usage else "no"),
     Column("SHARES CACHE", lambda team: "yes" if team.shares_prefix_cache else "no"),
+    Column("SPECULATION", lambda team: "no" if team.speculation_disabled else "yes"),
     Column("CREATED", lambda team: time_text(team, "create_time")),
 )
 
@@ -70,6 +78,7 @@ def create(
     grant_class: GrantOption = None,
     durable_usage: DurableOption = None,
     shares_prefix_cache: SharedOption = None,
+    speculation: SpeculationOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create a team, with a quota policy of weight 1 and no limits."""
@@ -80,6 +89,7 @@ def create(
         priority_class_grants=[class_name(item) for item in grant_class or ()],
         durable_usage=bool(durable_usage),
         shares_prefix_cache=bool(shares_prefix_cache),
+        speculation_disabled=speculation is False,
     )
     request = pb.CreateTeamRequest(parent=parent, team_id=team_id, team=fresh)
     print_one(admin.call(admin.stub.CreateTeam, request), COLUMNS, output)
@@ -131,31 +141,24 @@ def update(
     grant_class: GrantOption = None,
     durable_usage: DurableOption = None,
     shares_prefix_cache: SharedOption = None,
+    speculation: SpeculationOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Change a team. --grant-class replaces all of its grants. Requests of a suspended team are refused."""
-    changed, mask = pb.Team(name=team_name(team)), FieldMask()
-    if display_name is not None:
-        changed.display_name = display_name
-        mask.paths.append("display_name")
-    if state is not None:
-        changed.state = state.to_pb()
-        mask.paths.append("state")
-    if default_class is not None:
-        changed.default_priority_class = class_name(default_class)
-        mask.paths.append("default_priority_class")
-    if grant_class is not None:
-        changed.priority_class_grants.extend(class_name(item) for item in grant_class)
-        mask.paths.append("priority_class_grants")
-    if durable_usage is not None:
-        changed.durable_usage = durable_usage
-        mask.paths.append("durable_usage")
-    if shares_prefix_cache is not None:
-        changed.shares_prefix_cache = shares_prefix_cache
-        mask.paths.append("shares_prefix_cache")
-    if not mask.paths:
+    given: dict[str, Any] = {  # Any: each field has a type of its own
+        "display_name": display_name,
+        "state": None if state is None else state.to_pb(),
+        "default_priority_class": None if default_class is None else class_name(default_class),
+        "priority_class_grants": None if grant_class is None else [class_name(item) for item in grant_class],
+        "durable_usage": durable_usage,
+        "shares_prefix_cache": shares_prefix_cache,
+        "speculation_disabled": None if speculation is None else not speculation,
+    }
+    changed = {field: value for field, value in given.items() if value is not None}
+    if not changed:
         raise UsageError("nothing to change: see evenflow teams update --help")
-    request = pb.UpdateTeamRequest(team=changed, update_mask=mask)
+    mask = FieldMask(paths=list(changed))
+    request = pb.UpdateTeamRequest(team=pb.Team(name=team_name(team), **changed), update_mask=mask)
     print_one(admin.call(admin.stub.UpdateTeam, request), COLUMNS, output)
 
 

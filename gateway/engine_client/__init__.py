@@ -10,6 +10,8 @@ from gateway.engine_client.client import EngineClient
 from gateway.engine_client.messages import (
     Accepted,
     Admitted,
+    BeamResult,
+    BeamSearch,
     CancelReason,
     EngineEvent,
     EngineRequest,
@@ -20,23 +22,26 @@ from gateway.engine_client.messages import (
     Grammar,
     GrammarKind,
     ModelInfo,
+    NamedSchema,
     Node,
     NodeUpdate,
     Preempted,
     PriorityClass,
     QueuedAt,
-    RequestSelection,
     Resumed,
     Sampling,
     TokenChunk,
     TokenLogprobs,
     WitnessedUsage,
 )
+from gateway.engine_client.requests import RequestSelection
 from gateway.engine_client.usage import UsageCall
 
 __all__ = [
     "Accepted",
     "Admitted",
+    "BeamResult",
+    "BeamSearch",
     "CancelReason",
     "EngineCall",
     "EngineClient",
@@ -49,6 +54,7 @@ __all__ = [
     "Grammar",
     "GrammarKind",
     "ModelInfo",
+    "NamedSchema",
     "Node",
     "NodeUpdate",
     "Preempted",

@@ -4,7 +4,17 @@ from collections import abc
 
 from evenflow.engine.v1 import engine_pb2 as pb
 from gateway.engine_client.messages import NodeUpdate, PriorityClass
-from gateway.status import EngineStats, PolicyChoice, Prices, TenantStats
+from gateway.status import (
+    BlockCounts,
+    CacheStats,
+    DraftStats,
+    EngineStats,
+    PoliciesInForce,
+    PolicyChoice,
+    Prices,
+    RequestCounts,
+    TenantStats,
+)
 
 
 def switch_to_pb(choice: PolicyChoice, *, validate_only: bool) -> pb.SetSchedulingPolicyRequest:
@@ -46,23 +56,9 @@ def stats_from_bytes(data: bytes) -> EngineStats:
     """The figures in a serialized GetStatsResponse. Takes a while where there are thousands of tenants."""
     stats = pb.GetStatsResponse.FromString(data)
     return EngineStats(
-        scheduling_policy=stats.scheduling_policy,
-        preemption_policy=stats.preemption_policy,
-        scheduling_options=dict(stats.scheduling_options),
-        preemption_options=dict(stats.preemption_options),
-        preemption_mode=stats.preemption_mode,
-        policy_fault=stats.policy_fault,
-        num_running=stats.running,
-        num_waiting=stats.waiting,
-        num_paused=stats.paused,
-        num_swapped=stats.swapped,
-        num_swapping=stats.swapping,
-        num_free_device_blocks=stats.free_device_blocks,
-        num_fenced_device_blocks=stats.fenced_device_blocks,
-        num_device_blocks=stats.num_device_blocks,
-        num_free_host_blocks=stats.free_host_blocks,
-        num_host_blocks=stats.num_host_blocks,
-        block_size=stats.block_size,
+        policies=_policies_from_pb(stats),
+        requests=_requests_from_pb(stats),
+        blocks=_blocks_from_pb(stats),
         num_steps=stats.num_steps,
         num_preemptions=stats.num_preemptions,
         num_swaps=stats.num_swaps,
@@ -78,7 +74,59 @@ def stats_from_bytes(data: bytes) -> EngineStats:
         num_unacknowledged_usage=stats.unacknowledged_usage,
         num_dropped_usage=stats.dropped_usage,
         metrics_address=stats.metrics_address,
+        cache=_cache_from_pb(stats),
+        drafts=_drafts_from_pb(stats),
+        num_lost_steps=stats.lost_steps,
+        num_requeues=stats.requeues,
     )
+
+
+def _policies_from_pb(stats: pb.GetStatsResponse) -> PoliciesInForce:
+    return PoliciesInForce(
+        scheduling_policy=stats.scheduling_policy,
+        preemption_policy=stats.preemption_policy,
+        scheduling_options=dict(stats.scheduling_options),
+        preemption_options=dict(stats.preemption_options),
+        preemption_mode=stats.preemption_mode,
+        policy_fault=stats.policy_fault,
+    )
+
+
+def _requests_from_pb(stats: pb.GetStatsResponse) -> RequestCounts:
+    return RequestCounts(
+        num_running=stats.running,
+        num_waiting=stats.waiting,
+        num_paused=stats.paused,
+        num_swapped=stats.swapped,
+        num_swapping=stats.swapping,
+    )
+
+
+def _blocks_from_pb(stats: pb.GetStatsResponse) -> BlockCounts:
+    return BlockCounts(
+        num_free_device_blocks=stats.free_device_blocks,
+        num_fenced_device_blocks=stats.fenced_device_blocks,
+        num_device_blocks=stats.num_device_blocks,
+        num_free_host_blocks=stats.free_host_blocks,
+        num_host_blocks=stats.num_host_blocks,
+        block_size=stats.block_size,
+    )
+
+
+def _cache_from_pb(stats: pb.GetStatsResponse) -> CacheStats:
+    return CacheStats(
+        is_on=stats.prefix_caching,
+        num_found_tokens=stats.cached_prompt_tokens,
+        num_computed_tokens=stats.computed_prompt_tokens,
+        num_kept_blocks=stats.cached_device_blocks,
+        num_kept_host_blocks=stats.cached_host_blocks,
+        num_evicted_blocks=stats.evicted_blocks,
+    )
+
+
+def _drafts_from_pb(stats: pb.GetStatsResponse) -> DraftStats:
+    kind = stats.speculation or "off"  # of an engine that is too old to tell
+    return DraftStats(kind, stats.draft_model, stats.drafted_tokens, stats.accepted_draft_tokens)
 
 
 def _prices_from_pb(prices: pb.Prices) -> Prices:
@@ -121,4 +169,8 @@ def _tenant_from_pb(tenant: pb.TenantStats) -> TenantStats:
         weight_share=tenant.weight_share,
         lead=tenant.lead,
         num_device_blocks=tenant.device_blocks,
+        num_found_tokens=tenant.cached_prompt_tokens,
+        num_kept_blocks=tenant.cached_blocks,
+        num_drafted_tokens=tenant.drafted_tokens,
+        num_accepted_tokens=tenant.accepted_draft_tokens,
     )

@@ -15,11 +15,11 @@ from gateway.engine_client.messages import (
     ModelInfo,
     NodeUpdate,
     PriorityClass,
-    RequestSelection,
 )
 from gateway.engine_client.refusals import typed, typed_switch
 from gateway.engine_client.requests import (
     RequestExplanation,
+    RequestSelection,
     RequestSummary,
     explanation_from_pb,
     summary_from_pb,

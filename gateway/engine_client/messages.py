@@ -64,11 +64,25 @@ class GrammarKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class NamedSchema:
+    """A JSON schema, and the name of the field that an engine refuses it by."""
+
+    field: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Grammar:
-    """What an output has to be."""
+    """What an output has to be.
+
+    parts  the schemas that `text` was made of
+    field  what an engine refuses it by; empty: the engine's own name
+    """
 
     kind: GrammarKind
     text: str
+    parts: tuple[NamedSchema, ...] = ()
+    field: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +112,22 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class BeamSearch:
+    """The `num_returned` likeliest outputs that `width` beams lead to, in place of a drawn one."""
+
+    width: int
+    num_returned: int
+    length_penalty: float
+    ends_early: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """One generation. `path` is (organization, team); `deadline_ns` and `max_queue_wait_ns` count from arrival.
 
     The engine tells the ledger with `ledger_id`, if there is one, what it used, and the `usage_tag` with it. By
-    `sender_id` it knows the requests of one API key.
+    `sender_id` it knows the requests of one API key. With `beam_search`, `max_output_tokens` is the length of one
+    output.
     """
 
     generation_id: str
@@ -120,18 +145,7 @@ class EngineRequest:
     ledger_id: str = ""
     usage_tag: bytes = b""
     sender_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestSelection:
-    """An engine's requests with these ids, of this tenant and of this sender; what is empty chooses nothing.
-
-    Not all of them are empty.
-    """
-
-    generation_ids: tuple[str, ...] = ()
-    path: tuple[str, ...] = ()
-    sender_id: str = ""
+    beam_search: BeamSearch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +178,25 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class BeamResult:
+    """What a search found: `rank` 0 is the best, `score` is what it goes by, `reason` says how this output ended."""
+
+    rank: int
+    score: float
+    reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
 class TokenChunk:
     """Everything sampled since the last chunk; `logprobs` is empty or has one entry per token.
 
-    `prompt_logprobs` are of the prompt's next tokens, from the second one on.
+    `prompt_logprobs` are of the prompt's next tokens, from the second one on. With `beam` it is one whole output.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...]
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    beam: BeamResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +239,8 @@ class EngineTimings:
 class Finished:
     """The end of a request; nothing follows. `error` is set with reason ERROR only.
 
-    `cancel_reason` is there where somebody else than this call's gateway ended it.
+    `cancel_reason` is there where somebody else than this call's gateway ended it. `error_fields` are those of the
+    request's spec that are to blame for the error, if any are.
     """
 
     reason: FinishReason
@@ -223,6 +248,7 @@ class Finished:
     timings: EngineTimings
     error: str
     cancel_reason: CancelReason | None = None
+    error_fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +274,7 @@ EngineEvent = Accepted | Admitted | QueuedAt | TokenChunk | Preempted | Resumed 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The model that an engine serves. Two engines with equal `model_hash` give equal output."""
+    """The model that an engine serves, and its pool. Two engines with equal `model_hash` give equal output."""
 
     name: str
     architecture: str
@@ -265,3 +291,5 @@ class ModelInfo:
     unk_token_id: int | None
     add_bos_token: bool
     model_hash: str
+    num_device_blocks: int
+    block_size: int

@@ -81,7 +81,7 @@ def typed_status(status: EngineStatus, *, is_answered: bool) -> GatewayError:
     if field_error is not None:
         text, name = status.message or status.reason, status.metadata.get("field", "")
         # The engine's text begins with its own name of the field.
-        return field_error(FieldViolation(_public(name), text.removeprefix(f"{name} ")), metadata=status.metadata)
+        return field_error(FieldViolation(public_field(name), text.removeprefix(f"{name} ")), metadata=status.metadata)
     if is_answered:
         return EngineLostError()
     if status.reason == "PROTOCOL_VERSION":
@@ -93,8 +93,8 @@ def typed_status(status: EngineStatus, *, is_answered: bool) -> GatewayError:
     return NoEngineError()
 
 
-def _public(field: str) -> str:
-    """What the public protocol calls a field of the engine's."""
+def public_field(field: str) -> str:
+    """What the public protocol calls a field of the engine's: its path from the spec on."""
     for engines, ours in _SPEC_FIELDS.items():
         if field == engines or field.startswith(f"{engines}."):
             return f"spec.{ours}{field.removeprefix(engines)}"

@@ -1,8 +1,23 @@
-"""What an engine says about its unfinished requests: plain values, and how they come out of protocol messages. Pure."""
+"""An engine's unfinished requests: what it says of them, how that comes out of protocol messages, and which are meant.
+
+Plain values. Pure.
+"""
 
 from dataclasses import dataclass
 
 from evenflow.engine.v1 import engine_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSelection:
+    """An engine's requests with these ids, of this tenant and of this sender; what is empty chooses nothing.
+
+    Not all of them are empty.
+    """
+
+    generation_ids: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+    sender_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from evenflow.engine.v1 import engine_pb2 as pb
 from gateway.engine_client.messages import (
     Accepted,
     Admitted,
+    BeamResult,
+    BeamSearch,
     CancelReason,
     EngineEvent,
     EngineRequest,
@@ -21,13 +23,14 @@ from gateway.engine_client.messages import (
     Preempted,
     PriorityClass,
     QueuedAt,
-    RequestSelection,
     Resumed,
     Sampling,
     TokenChunk,
     TokenLogprobs,
     WitnessedUsage,
 )
+from gateway.engine_client.refusals import public_field
+from gateway.engine_client.requests import RequestSelection
 
 PROTOCOL_VERSION = 1
 
@@ -59,6 +62,7 @@ def start_to_pb(request: EngineRequest) -> pb.GenerateRequest:
         usage_tag=request.usage_tag,
         sender_id=request.sender_id,
         speculation=None if request.sampling.speculates else False,
+        beam_search=None if request.beam_search is None else _beam_search_to_pb(request.beam_search),
     )
     return pb.GenerateRequest(start=start)
 
@@ -140,6 +144,8 @@ def model_info_from_pb(info: pb.GetModelInfoResponse) -> ModelInfo:
         unk_token_id=_optional_id(info, "unk_token_id"),
         add_bos_token=info.add_bos_token,
         model_hash=info.model_hash,
+        num_device_blocks=info.num_device_blocks,
+        block_size=info.block_size,
     )
 
 
@@ -173,20 +179,37 @@ def _sampling_to_pb(sampling: Sampling) -> pb.Sampling:
     )
 
 
+def _beam_search_to_pb(search: BeamSearch) -> pb.BeamSearch:
+    return pb.BeamSearch(
+        width=search.width,
+        num_returned=search.num_returned,
+        length_penalty=search.length_penalty,
+        early_stopping=search.ends_early,
+    )
+
+
 def _grammar_to_pb(grammar: Grammar) -> pb.Grammar:
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
-            return pb.Grammar(json_schema=grammar.text)
+            return pb.Grammar(json_schema=grammar.text, field=grammar.field)
         case GrammarKind.REGEX:
-            return pb.Grammar(regex=grammar.text)
+            return pb.Grammar(regex=grammar.text, field=grammar.field)
         case GrammarKind.LARK:
-            return pb.Grammar(lark=grammar.text)
+            parts = [pb.NamedSchema(field=part.field, json_schema=part.text) for part in grammar.parts]
+            return pb.Grammar(lark=grammar.text, parts=parts, field=grammar.field)
 
 
 def _chunk_from_pb(chunk: pb.TokenChunk) -> TokenChunk:
     return TokenChunk(
-        tuple(chunk.token_ids), _logprobs_from_pb(chunk.logprobs), _logprobs_from_pb(chunk.prompt_logprobs)
+        tuple(chunk.token_ids),
+        _logprobs_from_pb(chunk.logprobs),
+        _logprobs_from_pb(chunk.prompt_logprobs),
+        _beam_from_pb(chunk) if chunk.HasField("beam") else None,
     )
+
+
+def _beam_from_pb(chunk: pb.TokenChunk) -> BeamResult:
+    return BeamResult(chunk.index, chunk.beam.score, _reason_from_pb(chunk.beam.reason))
 
 
 def _logprobs_from_pb(entries: abc.Iterable[pb.TokenLogprobs]) -> tuple[TokenLogprobs, ...]:
@@ -203,6 +226,7 @@ def _finished_from_pb(finished: pb.Finished) -> Finished:
         timings=_timings_from_pb(finished.timings),
         error=finished.error,
         cancel_reason=_REASONS_OF_OTHERS.get(finished.cancel_reason),
+        error_fields=tuple(public_field(name) for name in finished.error_fields),
     )
 
 

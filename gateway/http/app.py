@@ -4,6 +4,7 @@ import json
 import time
 from collections import abc
 from dataclasses import dataclass
+from functools import cache
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -109,13 +110,13 @@ def make_app(parts: DoorParts, console: ASGIApp | None = None) -> Starlette:
 
 def _public(parts: DoorParts) -> list[Route]:
     async def healthz(_request: Request) -> Response:
-        return _json(200, {"status": "ok"})
+        return _json(200, json.dumps({"status": "ok"}))
 
     async def readyz(_request: Request) -> Response:
         is_ready = parts.is_ready()
-        return _json(200 if is_ready else 503, {"status": "ready" if is_ready else "not ready"})
+        return _json(200 if is_ready else 503, json.dumps({"status": "ready" if is_ready else "not ready"}))
 
-    description = document()
+    description = _description()
 
     async def openapi(_request: Request) -> Response:
         return _json(200, description)
@@ -127,8 +128,14 @@ async def _to_console(_request: Request) -> Response:
     return RedirectResponse(f"{CONSOLE_PATH}/", 308)
 
 
-def _json(status: int, content: object) -> Response:
-    return Response(json.dumps(content), status, {"cache-control": "no-store"}, "application/json")
+@cache
+def _description() -> str:
+    """Of this release, written once: making it takes longer than all the rest of a door."""
+    return json.dumps(document())
+
+
+def _json(status: int, content: str) -> Response:
+    return Response(content, status, {"cache-control": "no-store"}, "application/json")
 
 
 async def _refuse_unknown(request: Request, _error: Exception) -> "_Refusal":

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.auth.address import peer_name
 from gateway.errors import FieldViolation, GatewayError
 from gateway.errors_requests import PromptTooLargeError
-from gateway.http.refusals import Header, MediaTypeError, RequestTooSlowError
+from gateway.http.refusals import Header, MediaTypeError, Renamed, RequestTooSlowError
 from gateway.telemetry import RpcRecord
 
 BODY_PATIENCE_S = 10.0
@@ -39,13 +39,18 @@ class ClientGoneError(Exception):
 
 @dataclass(slots=True)
 class HttpCall:
-    """Written by the pipeline and by whoever answers. `status` is None until the answer has begun; `is_gone`: nobody is
-    there to hear it."""
+    """Written by the pipeline and by whoever answers.
+
+    renamed  has the names of the path's parameters
+    status   None until the answer has begun
+    is_gone  nobody is there to hear it
+    """
 
     scope: Scope
     receive: Receive
     send: Send
     record: RpcRecord
+    renamed: Renamed = str
     started_s: float = field(default_factory=time.monotonic)
     status: int | None = None
     error: GatewayError | None = None

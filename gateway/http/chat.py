@@ -1,5 +1,6 @@
 """`POST /v1/chat/completions`: the body, and the generations that it asks for."""
 
+import re
 from collections import abc
 from typing import Annotated, ClassVar, Literal, Protocol
 
@@ -33,8 +34,9 @@ from gateway.servicer.validation import MAX_CHAT_MESSAGES, MAX_LOGPROBS
 
 MAX_PARTS = 256
 _ROLES = {"developer": "system"}
+_TOOL_FIELD = re.compile(r"^spec\.chat\.tools(\[\d+\])\.")
 
-chat_params = renaming(
+_own = renaming(
     {
         "prompt": "messages",
         "chat": "messages",
@@ -45,11 +47,15 @@ chat_params = renaming(
         "chat.tool_choice.name": "tool_choice.function.name",
         "output.format": "response_format",
         "output.format.json_schema": "response_format.json_schema.schema",
-        "output.format.lark": "tools",
         "output.logprobs": "top_logprobs",
         "stopping.max_output_tokens": "max_completion_tokens",
     }
 )
+
+
+def chat_params(field: str) -> str:
+    """What a tool says of itself stands one level deeper here."""
+    return _own(_TOOL_FIELD.sub(r"spec.chat.tools\1.function.", field))
 
 
 class SomeText(Protocol):
@@ -208,17 +214,18 @@ class ChatCompletionRequest(CompletionAsk):
             message.require_known(f"{path}messages[{index}].")
 
     def specs(self) -> abc.Sequence[pb.GenerationSpec]:
-        """One for each choice. Raises InvalidFieldError."""
+        """One for each choice, or for all of them. Raises InvalidFieldError."""
         labels = labels_of(self, **{SAFETY_IDENTIFIER: self.safety_identifier})
         spec = base_spec(self, Options(self._max_output_tokens(), self._num_logprobs(), labels))
         spec.chat.messages.extend([message.to_pb() for message in self.messages])
         set_bias(spec, self.logit_bias)
         set_format(spec, self.response_format)
         if self.tools or self.tool_choice not in (None, "none", "auto"):
-            set_tools(spec, self.tools or (), self.tool_choice, is_single=self.is_single_call)
+            functions = [tool.function for tool in self.tools or ()]
+            set_tools(spec, functions, self.tool_choice, is_single=self.is_single_call)
         if self.add_generation_prompt is not None:
             spec.chat.add_generation_prompt = self.add_generation_prompt
-        return copies(spec, self.n or 1)
+        return self.choices(spec)
 
     def _max_output_tokens(self) -> int | None:
         old, new = self.max_tokens, self.max_completion_tokens
@@ -238,11 +245,3 @@ def message_of(role: str, content: str | abc.Sequence[SomeText]) -> pb.ChatMessa
     """One turn, of the role that this API has another word for."""
     text = content if isinstance(content, str) else "\n".join(part.text for part in content)
     return pb.ChatMessage(role=_ROLES.get(role, role), content=text)
-
-
-def copies(spec: pb.GenerationSpec, number: int) -> list[pb.GenerationSpec]:
-    """`number` specs, each its own message."""
-    others = [pb.GenerationSpec() for _ in range(number - 1)]
-    for other in others:
-        other.CopyFrom(spec)
-    return [spec, *others]

@@ -6,12 +6,12 @@ from typing import Literal
 from pydantic import BaseModel
 
 from gateway.engine_client import TokenLogprobs
-from gateway.errors import GatewayError
 from gateway.http.called_tools import CallReader, OfferedTools, ToolCall, ToolCallDelta
+from gateway.http.choices import Result
 from gateway.http.event_stream import DONE, event
 from gateway.http.failure_events import failure_event
-from gateway.http.generating import Result
 from gateway.http.pieces import Pieces
+from gateway.http.refusals import ErrorObject
 from gateway.http.reply_parts import (
     FinishWord,
     Head,
@@ -54,13 +54,14 @@ ChatFinishWord = FinishWord | Literal["tool_calls"]
 
 
 class Choice(BaseModel):
-    """`stop_reason` says what cut the output, where `finish_reason` has no word for it."""
+    """`stop_reason` says what cut the output, where `finish_reason` has no word for it; `score` is of a beam search."""
 
     index: int
     message: Message
     logprobs: ChatLogprobs | None
     finish_reason: ChatFinishWord
     stop_reason: StopReason | None
+    score: float | None
 
 
 class ChatCompletion(BaseModel):
@@ -86,6 +87,7 @@ class ChunkChoice(BaseModel):
     logprobs: ChatLogprobs | None
     finish_reason: ChatFinishWord | None
     stop_reason: StopReason | None = None
+    score: float | None = None
 
 
 class ChatCompletionChunk(BaseModel):
@@ -114,14 +116,14 @@ class ChatWording:
         self._tools = tools
         self._readers: dict[int, CallReader] = {}
 
-    def whole(self, results: abc.Sequence[Result]) -> ChatCompletion:
+    def whole(self, results: abc.Sequence[Result], outcomes: abc.Sequence[Outcome]) -> ChatCompletion:
         return ChatCompletion(
             id=self._id,
             created=self._head.created,
             model=self._head.model,
             service_tier=self._head.service_tier,
-            choices=[self._choice(index, result) for index, result in enumerate(results)],
-            usage=Usage.of(result.outcome for result in results),
+            choices=[self._choice(result) for result in results],
+            usage=Usage.of(outcomes),
         )
 
     def opening(self, choice: int) -> bytes:
@@ -137,31 +139,34 @@ class ChatWording:
             return b""  # the tokens are counted; they add nothing that can be shown
         return self._piece(choice, MessageDelta(content=delta.text), logprobs)
 
-    def ending(self, choice: int, outcome: Outcome) -> bytes:
+    def ending(self, choice: int, outcome: Outcome, score: float | None = None) -> bytes:
         rest = b""
         if self._tools is not None:
             rest = self._pieces(choice, self._reader(choice, self._tools).finish(), None)
         word, reason = self._finish_word(choice, outcome), stop_reason(outcome)
         end = ChunkChoice(index=choice, delta=MessageDelta(), logprobs=None, finish_reason=word, stop_reason=reason)
+        if score is not None:
+            end.score = score
         return rest + self._event([end])
 
     def closing(self, outcomes: abc.Sequence[Outcome]) -> bytes:
         return (self._event([], Usage.of(outcomes)) if self._includes_usage else b"") + DONE
 
-    def failure(self, error: GatewayError, request_id: str) -> bytes:
-        return failure_event(error, request_id)
+    def failure(self, error: ErrorObject) -> bytes:
+        return failure_event(error)
 
     @property
     def _id(self) -> str:
         return f"chatcmpl-{self._head.generation_id}"
 
-    def _choice(self, index: int, result: Result) -> Choice:
+    def _choice(self, result: Result) -> Choice:
         return Choice(
-            index=index,
-            message=self._message(index, result.text),
+            index=result.choice,
+            message=self._message(result.choice, result.text),
             logprobs=self._logprobs(result.deltas),
-            finish_reason=self._finish_word(index, result.outcome),
+            finish_reason=self._finish_word(result.choice, result.outcome),
             stop_reason=stop_reason(result.outcome),
+            score=result.score,
         )
 
     def _message(self, choice: int, text: str) -> Message:

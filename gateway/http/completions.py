@@ -8,7 +8,6 @@ from pydantic import Field
 from evenflow.inference.v1 import generation_pb2 as pb
 from gateway.errors import FieldViolation, InvalidFieldError
 from gateway.http.asks import OFF, Neutral
-from gateway.http.chat import copies
 from gateway.http.generation_ask import MAX_CHOICES, CompletionAsk, Options, base_spec, labels_of
 from gateway.http.param_names import renaming
 from gateway.http.structure import LogitBias, set_bias
@@ -34,7 +33,7 @@ completion_params = renaming(
         "text": "prompt",
         "token_ids": "prompt",
         "token_ids.ids": "prompt",
-        "output.prompt_logprobs": "logprobs",
+        "output.prompt_logprobs": "echo",
         "stopping.max_output_tokens": "max_tokens",
     }
 )
@@ -61,7 +60,7 @@ class CompletionRequest(CompletionAsk):
         return [prompt for prompt in _prompts(self.prompt) for _ in range(self.n or 1)] if self.echo else None
 
     def specs(self) -> abc.Sequence[pb.GenerationSpec]:
-        """Each prompt's choices, one after the other. Raises InvalidFieldError."""
+        """Those of each prompt, one after the other. Raises InvalidFieldError."""
         number = self.n or 1
         prompts = _prompts(self.prompt)
         if number * len(prompts) > MAX_CHOICES:
@@ -70,7 +69,7 @@ class CompletionRequest(CompletionAsk):
         set_bias(base, self.logit_bias)
         if self.echo and self.logprobs is not None:
             base.output.prompt_logprobs = self.logprobs
-        return [spec for prompt in prompts for spec in copies(_with_prompt(base, prompt), number)]
+        return [spec for prompt in prompts for spec in self.choices(_with_prompt(base, prompt))]
 
 
 def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str | list[int]]:

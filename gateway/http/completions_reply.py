@@ -5,11 +5,11 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from gateway.errors import GatewayError
+from gateway.http.choices import Result
 from gateway.http.event_stream import DONE, event
 from gateway.http.failure_events import failure_event
-from gateway.http.generating import Result
 from gateway.http.pieces import Pieces
+from gateway.http.refusals import ErrorObject
 from gateway.http.reply_parts import FinishWord, Head, StopReason, Usage, finish_word, shown_logprobs, stop_reason
 from gateway.servicer.outcome import Delta, Outcome
 from gateway.tokenizer import OutputText, Tokenizer
@@ -28,13 +28,14 @@ class TextLogprobs(BaseModel):
 
 
 class TextChoice(BaseModel):
-    """`stop_reason` says what cut the output, where `finish_reason` has no word for it."""
+    """`stop_reason` says what cut the output, where `finish_reason` has no word for it; `score` is of a beam search."""
 
     index: int
     text: str
     logprobs: TextLogprobs | None
     finish_reason: FinishWord | None
     stop_reason: StopReason | None
+    score: float | None = None
 
 
 class Completion(BaseModel):
@@ -69,9 +70,9 @@ class CompletionWording:
         self._offset_by_choice: dict[int, int] = {}
         self._texts = Pieces(lambda choice, text: self._piece(choice, text, None))
 
-    def whole(self, results: abc.Sequence[Result]) -> Completion:
-        completion = self._completion([self._whole_choice(index, result) for index, result in enumerate(results)])
-        completion.usage = Usage.of(result.outcome for result in results)
+    def whole(self, results: abc.Sequence[Result], outcomes: abc.Sequence[Outcome]) -> Completion:
+        completion = self._completion([self._whole_choice(result) for result in results])
+        completion.usage = Usage.of(outcomes)
         return completion
 
     def opening(self, choice: int) -> bytes:
@@ -88,15 +89,18 @@ class CompletionWording:
             return b""
         return self._piece(choice, delta.text, logprobs)
 
-    def ending(self, choice: int, outcome: Outcome) -> bytes:
+    def ending(self, choice: int, outcome: Outcome, score: float | None = None) -> bytes:
         word, reason = finish_word(outcome), stop_reason(outcome)
-        return self._event([TextChoice(index=choice, text="", logprobs=None, finish_reason=word, stop_reason=reason)])
+        end = TextChoice(index=choice, text="", logprobs=None, finish_reason=word, stop_reason=reason)
+        if score is not None:
+            end.score = score
+        return self._event([end])
 
     def closing(self, outcomes: abc.Sequence[Outcome]) -> bytes:
         return (self._event([], Usage.of(outcomes)) if self._includes_usage else b"") + DONE
 
-    def failure(self, error: GatewayError, request_id: str) -> bytes:
-        return failure_event(error, request_id)
+    def failure(self, error: ErrorObject) -> bytes:
+        return failure_event(error)
 
     def _piece(self, choice: int, text: str, logprobs: TextLogprobs | None) -> bytes:
         piece = TextChoice(index=choice, text=text, logprobs=logprobs, finish_reason=None, stop_reason=None)
@@ -120,13 +124,14 @@ class CompletionWording:
             piece.usage = usage
         return event(piece.model_dump_json(exclude_unset=True).encode())
 
-    def _whole_choice(self, index: int, result: Result) -> TextChoice:
+    def _whole_choice(self, result: Result) -> TextChoice:
         return TextChoice(
-            index=index,
-            text=("" if self._echoed is None else self._echoed[index]) + result.text,
-            logprobs=self._logprobs(index, result.deltas),
+            index=result.choice,
+            text=("" if self._echoed is None else self._echoed[result.choice]) + result.text,
+            logprobs=self._logprobs(result.choice, result.deltas),
             finish_reason=finish_word(result.outcome),
             stop_reason=stop_reason(result.outcome),
+            score=result.score,
         )
 
     def _logprobs(self, choice: int, deltas: abc.Iterable[Delta]) -> TextLogprobs | None:

@@ -14,6 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
+from gateway.accepting import stop_accepting
 from gateway.errors import SettingsError
 from gateway.http.protocol import KEEP_ALIVE_S, GuardedProtocol
 from gateway.settings import http_base_url
@@ -82,7 +83,7 @@ class HttpDoor:
         Requests that do not end without their clients are cancelled, and left behind if they do not end even then.
         """
         if self._server is not None:
-            self._server.close()
+            await stop_accepting(self._server)
         self._socket.close()
         for connection in list(self._state.connections):
             connection.shutdown()

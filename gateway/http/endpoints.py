@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from evenflow.inference.v1 import generation_pb2 as pb
 from gateway.auth import current_principal
-from gateway.errors_requests import ModelNotFoundError
 from gateway.http.asks import parsed
 from gateway.http.call import HttpCall
 from gateway.http.called_tools import OfferedTools
@@ -23,7 +22,6 @@ from gateway.http.tokenize import TokenizeRequest, tokenized
 from gateway.servicer.attachment import Served
 from gateway.servicer.launch import Launcher
 from gateway.servicer.prompt import encode
-from gateway.servicer.validation import MAX_NAME_CHARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,10 @@ class Endpoints:
         specs = (ask.spec(),)
         addressed(specs, call)
         await self.generating.answer(
-            call, specs, lambda choices: ResponseWording(Head.of(choices), ask), is_stream=bool(ask.stream)
+            call,
+            specs,
+            lambda choices: ResponseWording(Head.of(choices), ask, _offered(ask, choices)),
+            is_stream=bool(ask.stream),
         )
 
     async def tokenize(self, call: HttpCall) -> None:
@@ -86,13 +87,11 @@ class Endpoints:
 
     async def get_model(self, call: HttpCall) -> None:
         name = str(call.scope["path_params"]["model"])
-        if len(name) > MAX_NAME_CHARS:
-            raise ModelNotFoundError(name[:MAX_NAME_CHARS])
         model = self.launcher.models.resolve(name, current_principal().model_grants, "model")
         await call.respond(200, Model.of(model.info, self.started_unix_s).model_dump_json().encode())
 
 
-def _offered(ask: ChatCompletionRequest, choices: abc.Sequence[Served]) -> OfferedTools | None:
+def _offered(ask: ChatCompletionRequest | ResponseRequest, choices: abc.Sequence[Served]) -> OfferedTools | None:
     """What the answer may call, in the style of the model; None: nothing."""
     if not ask.offered:
         return None

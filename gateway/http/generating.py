@@ -1,7 +1,8 @@
 """One request of a generating path, from its specs to its answer: whole, or as it is generated.
 
-Each choice is a generation of its own, with its own settlement; all are admitted before one is started. A client that
-goes away leaves its readers closed, which is what ends a generation that nobody else reads.
+Each choice is a generation of its own, with its own settlement, but for those of a beam search, which are one together.
+All are admitted before one is started. A client that goes away leaves its readers closed, which is what ends a
+generation that nobody else reads.
 """
 
 import asyncio
@@ -9,15 +10,13 @@ import time
 from collections import abc
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
-
-from pydantic import BaseModel
+from typing import TypeVar
 
 from evenflow.inference.v1 import generation_pb2 as pb
-from gateway.errors import GatewayError
 from gateway.http.call import HttpCall
+from gateway.http.choices import ChoiceStream, Place, Wording, places
 from gateway.http.event_stream import EventStream
-from gateway.http.refusals import Header, OutputNotKeptError
+from gateway.http.refusals import Header, OutputNotKeptError, error_object
 from gateway.interceptors.errors import refusal_of
 from gateway.servicer.attachment import Served, result_of
 from gateway.servicer.launch import Launcher
@@ -30,45 +29,8 @@ Ended = TypeVar("Ended")
 OVERHEAD = "x-evenflow-overhead-ms"
 NS_PER_MS = 1_000_000
 
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The whole output of one choice, and its end."""
-
-    deltas: tuple[Delta, ...]
-    outcome: Outcome
-
-    @property
-    def text(self) -> str:
-        return "".join(delta.text for delta in self.deltas)
-
-
-class Wording(Protocol):
-    """How a path words its answers. The stream's pieces are whole events; the choices are counted from 0."""
-
-    def whole(self, results: abc.Sequence[Result]) -> BaseModel:
-        """The answer in one piece."""
-        ...
-
-    def opening(self, choice: int) -> bytes:
-        """A choice has begun."""
-        ...
-
-    def delta(self, choice: int, delta: Delta) -> bytes:
-        """A choice goes on."""
-        ...
-
-    def ending(self, choice: int, outcome: Outcome) -> bytes:
-        """A choice has ended."""
-        ...
-
-    def closing(self, outcomes: abc.Sequence[Outcome]) -> bytes:
-        """All have ended well."""
-        ...
-
-    def failure(self, error: GatewayError, request_id: str) -> bytes:
-        """The stream ends here, for a reason that came too late for a status."""
-        ...
+Placed = tuple[Place, Served]
+"""A generation, and which choices it makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,49 +50,56 @@ class Generating:
     ) -> None:
         """The caller has its answer. Raises GatewayError before it has begun, ClientGoneError."""
         async with call.while_connected():
-            choices = _kept(await self.launcher.launch_all(specs, None, reports_queue=is_stream))
+            generations = _kept(await self.launcher.launch_all(specs, None, reports_queue=is_stream))
             try:
-                _tell(choices)
-                wording = wording_of(choices)
+                _tell(generations)
+                wording = wording_of(generations)
+                placed = list(zip(places(specs), generations, strict=True))
                 if is_stream:
-                    await self._stream(call, choices, wording)
+                    await self._stream(call, placed, wording)
                 else:
-                    await _respond_whole(call, choices, wording)
+                    await _respond_whole(call, placed, wording)
             finally:
-                for served in choices:
+                for served in generations:
                     served.abandon()
 
-    async def _stream(self, call: HttpCall, choices: abc.Sequence[Served], wording: Wording) -> None:
+    async def _stream(self, call: HttpCall, placed: abc.Sequence[Placed], wording: Wording) -> None:
         async with EventStream(call, self.heartbeat_s) as stream:
             try:
-                outcomes = await _each([_pump(stream, index, served, wording) for index, served in enumerate(choices)])
+                outcomes = await _each([_pump(stream, served, ChoiceStream(at, wording)) for at, served in placed])
             except Exception as error:
                 if not stream.has_begun:
                     raise
                 call.error = refusal_of(error, call.record)
-                await stream.end(wording.failure(call.error, call.record.request_id))
+                await stream.end(wording.failure(error_object(call.error, call.record.request_id, call.renamed)))
             else:
                 await stream.end(wording.closing(outcomes))
 
 
-async def _respond_whole(call: HttpCall, choices: abc.Sequence[Served], wording: Wording) -> None:
-    results = await _each([_collect(served) for served in choices])
-    _tell(choices)  # now of how long they waited, too
-    body = wording.whole(results).model_dump_json().encode()
-    await call.respond(200, body, *_overhead(call, results))
+async def _respond_whole(call: HttpCall, placed: abc.Sequence[Placed], wording: Wording) -> None:
+    collected = await _each([_collect(served) for _, served in placed])
+    _tell([served for _, served in placed])  # now of how long they waited, too
+    outcomes = [outcome for _, outcome in collected]
+    results = [
+        result
+        for (at, _), (deltas, outcome) in zip(placed, collected, strict=True)
+        for result in at.results(deltas, outcome)
+    ]
+    body = wording.whole(results, outcomes).model_dump_json().encode()
+    await call.respond(200, body, *_overhead(call, outcomes))
 
 
-def _tell(choices: abc.Sequence[Served]) -> None:
-    """The call's record has the first choice's id, and what the last one left of the limits."""
-    tell(choices[0])
-    last = choices[-1]
+def _tell(generations: abc.Sequence[Served]) -> None:
+    """The call's record has the first one's id, and what the last one left of the limits."""
+    tell(generations[0])
+    last = generations[-1]
     if last.generation is not None and not last.is_replay:
         tell_limits(last.generation.job.admitted.limits_left)
 
 
-def _overhead(call: HttpCall, results: abc.Sequence[Result]) -> list[Header]:
-    """What the answer took beside the engine's time for the slowest choice."""
-    timings = [result.outcome.timings for result in results]
+def _overhead(call: HttpCall, outcomes: abc.Sequence[Outcome]) -> list[Header]:
+    """What the answer took beside the engine's time for the slowest generation."""
+    timings = [outcome.timings for outcome in outcomes]
     if None in timings:
         return []
     engine_ns = max(each.queue_ns + each.prefill_ns + each.decode_ns for each in timings if each is not None)
@@ -138,29 +107,29 @@ def _overhead(call: HttpCall, results: abc.Sequence[Result]) -> list[Header]:
     return [(OVERHEAD, f"{max(0.0, overhead_ms):.2f}")]
 
 
-async def _collect(served: Served) -> Result:
+async def _collect(served: Served) -> tuple[tuple[Delta, ...], Outcome]:
     with served.reading(whole=True) as reader:
         async with aclosing(reader.messages()) as messages:
             deltas = tuple([event async for _, event in messages if isinstance(event, Delta)])
-    return Result(deltas, result_of(served.transcript))
+    return deltas, result_of(served.transcript)
 
 
-async def _pump(stream: EventStream, choice: int, served: Served, wording: Wording) -> Outcome:
+async def _pump(stream: EventStream, served: Served, choices: ChoiceStream) -> Outcome:
     with served.reading() as reader:
         async with aclosing(reader.messages()) as messages:
             async for _, event in messages:
                 match event:
                     case Delta():
-                        await stream.write(wording.delta(choice, event))
+                        await stream.write(choices.went_on(event))
                     case Started():
                         await stream.open()
-                        await stream.write(wording.opening(choice))
+                        await stream.write(choices.started())
                     case Queued():
                         await stream.comment(_place(event))
                     case _:
                         pass  # a pause shows as silence, which the heartbeat fills
         outcome = result_of(served.transcript)
-        await stream.write(wording.ending(choice, outcome))
+        await stream.write(choices.ended(outcome))
         return outcome
 
 

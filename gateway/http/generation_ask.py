@@ -16,6 +16,7 @@ from gateway.errors import FieldViolation, InvalidFieldError
 from gateway.http.asks import Ask, Neutral
 from gateway.http.call import HttpCall
 from gateway.interceptors.admission_metadata import apply_to_spec
+from gateway.servicer.asked_beams import DEFAULT_LENGTH_PENALTY, MAX_BEAMS, MAX_LENGTH_PENALTY, MIN_BEAMS
 from gateway.servicer.validation import (
     MAX_LABEL_VALUE_CHARS,
     MAX_LABELS,
@@ -31,6 +32,8 @@ MAX_CHOICES = 16
 SEED_RANGE = 2**64
 END_USER = "end_user"
 SAFETY_IDENTIFIER = "safety_identifier"
+# What they may be left at where there is no beam search.
+BEAM_DEFAULTS = {"length_penalty": DEFAULT_LENGTH_PENALTY, "early_stopping": False}
 CLASS_BY_TIER = {"auto": "", "default": "default", "flex": "batch", "priority": "priority"}
 TIER_BY_CLASS = {name: tier for tier, name in CLASS_BY_TIER.items() if name}
 # Names idempotency keys that are no UUIDs, and the second and further choices under one.
@@ -78,7 +81,8 @@ class GenerationAsk(Ask):
 
 
 class CompletionAsk(GenerationAsk):
-    """Parameters of the two older paths."""
+    """Parameters of the two older paths. The last three are not OpenAI's; with `beam_width`, `n` are returned of a
+    search."""
 
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -87,6 +91,9 @@ class CompletionAsk(GenerationAsk):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
     stream_options: StreamOptions | None = None
+    beam_width: Annotated[int, Field(ge=MIN_BEAMS, le=MAX_BEAMS)] | None = None
+    length_penalty: Annotated[float, Field(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] | None = None
+    early_stopping: bool | None = None
 
     @property
     def includes_usage(self) -> bool:
@@ -102,6 +109,29 @@ class CompletionAsk(GenerationAsk):
             self.stream_options.require_known("stream_options.")
             if not self.stream:
                 raise InvalidFieldError(FieldViolation("stream_options", "needs `stream`"))
+        for name, default in BEAM_DEFAULTS.items():
+            if self.beam_width is None and getattr(self, name) not in (None, default):
+                raise InvalidFieldError(FieldViolation(name, "needs `beam_width`"))
+
+    def choices(self, spec: pb.GenerationSpec) -> list[pb.GenerationSpec]:
+        """Of one prompt: a spec for each choice, or one for all that a beam search finds."""
+        if self.beam_width is None:
+            return [spec, *(_copy(spec) for _ in range((self.n or 1) - 1))]
+        search = spec.beam_search
+        search.width = self.beam_width
+        if self.n is not None:
+            search.num_returned = self.n
+        if self.length_penalty is not None:
+            search.length_penalty = self.length_penalty
+        if self.early_stopping:
+            search.early_stopping = True
+        return [spec]
+
+
+def _copy(spec: pb.GenerationSpec) -> pb.GenerationSpec:
+    copied = pb.GenerationSpec()
+    copied.CopyFrom(spec)
+    return copied
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,11 @@ _COMMON = {
     "spec.admission.labels": "metadata",
     "spec.admission.priority_class": "service_tier",
     "spec.request_id": "idempotency-key",
+    "spec.beam_search": "beam_width",
+    "spec.beam_search.width": "beam_width",
+    "spec.beam_search.num_returned": "n",
+    "spec.beam_search.length_penalty": "length_penalty",
+    "spec.beam_search.early_stopping": "early_stopping",
 }
 
 

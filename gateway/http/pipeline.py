@@ -46,6 +46,7 @@ class Pipeline:
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             call = begin_call(scope, receive, send, route.template)
+            call.renamed = endpoint.renamed
             self.num_live += 1
             try:
                 with server_span(call, route, self.gatekeeper.tracer):
@@ -66,7 +67,7 @@ class Pipeline:
         except ClientGoneError:
             call.is_gone = True
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, one call fails and the gateway goes on
-            await refuse(call, refusal_of(error, call.record), endpoint.renamed)
+            await refuse(call, refusal_of(error, call.record))
 
 
 class _Served:
@@ -88,7 +89,7 @@ def begin_call(scope: Scope, receive: Receive, send: Send, path: str = "") -> Ht
     return call
 
 
-async def refuse(call: HttpCall, error: GatewayError, renamed: Renamed = str) -> None:
+async def refuse(call: HttpCall, error: GatewayError) -> None:
     """The caller is told, if the answer has not begun."""
     call.error = error
     if call.status is not None:
@@ -97,5 +98,5 @@ async def refuse(call: HttpCall, error: GatewayError, renamed: Renamed = str) ->
         await call.discard_body()
     except ClientGoneError:
         return
-    body = ErrorBody(error=error_object(error, call.record.request_id, renamed))
+    body = ErrorBody(error=error_object(error, call.record.request_id, call.renamed))
     await call.respond(http_status(error), body.model_dump_json().encode(), *error_headers(error))

@@ -1,4 +1,7 @@
-"""`POST /v1/responses`: the part of it that is text in and text out. Nothing is stored, so nothing is continued."""
+"""`POST /v1/responses`: the part of it that is text and calls of functions, in and out.
+
+Nothing is stored, so nothing is continued.
+"""
 
 import json
 from typing import Annotated, ClassVar, Literal
@@ -8,7 +11,6 @@ from pydantic import Field
 from evenflow.inference.v1 import generation_pb2 as pb
 from gateway.errors import FieldViolation, InvalidFieldError
 from gateway.http.asks import OFF, Ask, Neutral
-from gateway.http.chat import MAX_PARTS, message_of
 from gateway.http.generation_ask import (
     SAFETY_IDENTIFIER,
     GenerationAsk,
@@ -19,8 +21,9 @@ from gateway.http.generation_ask import (
     labels_of,
 )
 from gateway.http.param_names import renaming
-from gateway.http.structure import JsonObject, ToolName
-from gateway.servicer.validation import MAX_CHAT_MESSAGES, MAX_LOGPROBS
+from gateway.http.response_input import FunctionChoice, ResponseInput, ResponseTools, turns_of
+from gateway.http.structure import ChoiceWord, JsonObject, ToolName, set_tools
+from gateway.servicer.validation import MAX_LOGPROBS
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -29,41 +32,15 @@ response_params = renaming(
         "prompt": "input",
         "chat": "input",
         "chat.messages": "input",
+        "chat.tools": "tools",
+        "chat.tool_choice": "tool_choice",
+        "chat.tool_choice.mode": "tool_choice",
         "output.format": "text.format",
         "output.format.json_schema": "text.format.schema",
         "output.logprobs": "top_logprobs",
         "stopping.max_output_tokens": "max_output_tokens",
     }
 )
-
-
-class ResponsePart(Ask):
-    """Text of a turn: `output_text` is what an earlier answer said."""
-
-    NEUTRAL: ClassVar[Neutral] = {"annotations": (None, []), "logprobs": (None, [])}
-
-    type: Literal["input_text", "output_text"]
-    text: str
-
-
-class InputMessage(Ask):
-    """One turn. `id` and `status` are what an earlier answer called it; they mean nothing here."""
-
-    NEUTRAL: ClassVar[Neutral] = {"phase": OFF}
-
-    type: Literal["message"] | None = None
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[ResponsePart], Field(min_length=1, max_length=MAX_PARTS)]
-    id: str | None = None
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
-
-    def require_known(self, path: str = "") -> None:
-        super().require_known(path)
-        for index, part in enumerate(() if isinstance(self.content, str) else self.content):
-            part.require_known(f"{path}content[{index}].")
-
-    def to_pb(self) -> pb.ChatMessage:
-        return message_of(self.role, self.content)
 
 
 class TextFormat(Ask):
@@ -108,10 +85,12 @@ class ResponseRequest(GenerationAsk):
 
     NEUTRAL: ClassVar[Neutral] = {
         "background": (None, False),
+        "beam_width": OFF,
         "context_management": (None, []),
         "conversation": OFF,
+        "early_stopping": OFF,
+        "length_penalty": OFF,
         "max_tool_calls": OFF,
-        "parallel_tool_calls": (None, True, False),
         "previous_response_id": OFF,
         "prompt": OFF,
         "prompt_cache_key": OFF,
@@ -119,21 +98,29 @@ class ResponseRequest(GenerationAsk):
         "reasoning": (None, {}),
         "store": (None, False),
         "stream_options": (None, {}, {"include_obfuscation": False}),
-        "tool_choice": (None, "none", "auto"),
-        "tools": (None, []),
         "truncation": (None, "disabled"),
     }
 
-    input: (
-        Annotated[str, Field(min_length=1)]
-        | Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_CHAT_MESSAGES - 1)]
-    )
+    input: ResponseInput
     instructions: str | None = None
     max_output_tokens: OutputTokens | None = None
     include: list[Literal["message.output_text.logprobs"]] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     safety_identifier: Label | None = None
     text: TextSettings | None = None
+    tools: ResponseTools | None = None
+    tool_choice: ChoiceWord | FunctionChoice | None = None
+    parallel_tool_calls: bool | None = None
+
+    @property
+    def offered(self) -> frozenset[str]:
+        """The names of the functions that the model is told of."""
+        return frozenset() if self.tool_choice == "none" else frozenset(each.name for each in self.tools or ())
+
+    @property
+    def is_single_call(self) -> bool:
+        """There is one call at most."""
+        return self.parallel_tool_calls is False
 
     @property
     def has_logprobs(self) -> bool:
@@ -143,8 +130,12 @@ class ResponseRequest(GenerationAsk):
         super().require_known(path)
         if self.text is not None:
             self.text.require_known(f"{path}text.")
-        for index, message in enumerate(() if isinstance(self.input, str) else self.input):
-            message.require_known(f"{path}input[{index}].")
+        for index, tool in enumerate(self.tools or ()):
+            tool.require_known(f"{path}tools[{index}].")
+        if isinstance(self.tool_choice, FunctionChoice):
+            self.tool_choice.require_known(f"{path}tool_choice.")
+        for index, item in enumerate(() if isinstance(self.input, str) else self.input):
+            item.require_known(f"{path}input[{index}].")
 
     def spec(self) -> pb.GenerationSpec:
         """Raises InvalidFieldError."""
@@ -160,5 +151,7 @@ class ResponseRequest(GenerationAsk):
         if isinstance(self.input, str):
             spec.chat.messages.add(role="user", content=self.input)
         else:
-            spec.chat.messages.extend([message.to_pb() for message in self.input])
+            spec.chat.messages.extend(turns_of(self.input))
+        if self.tools or self.tool_choice not in (None, "none", "auto"):
+            set_tools(spec, self.tools or (), self.tool_choice, is_single=self.is_single_call)
         return spec

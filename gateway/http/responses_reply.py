@@ -1,38 +1,32 @@
 """The `response` object and the events of its stream, as OpenAI has them."""
 
 from collections import abc
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
-from gateway.errors import GatewayError
+from gateway.http.called_tools import OfferedTools
 from gateway.http.chat_reply import TokenLogprob, token_logprob
+from gateway.http.choices import Result
 from gateway.http.event_stream import event
-from gateway.http.generating import Result
-from gateway.http.refusals import error_object
+from gateway.http.refusals import ErrorObject
 from gateway.http.reply_parts import Head, finish_word, shown_logprobs, stop_reason
+from gateway.http.response_input import FunctionChoice, ResponseFunction
+from gateway.http.response_output import (
+    Begun,
+    Called,
+    Ended,
+    Happening,
+    OutputItem,
+    OutputItems,
+    OutputText,
+    Said,
+    Status,
+)
 from gateway.http.responses import ResponseRequest
-from gateway.http.structure import JsonObject
+from gateway.http.structure import ChoiceWord, JsonObject
 from gateway.servicer.outcome import Delta, Outcome
-
-Status = Literal["in_progress", "completed", "incomplete"]
-
-
-class OutputText(BaseModel):
-    type: Literal["output_text"] = "output_text"
-    text: str
-    annotations: list[str] = []
-    logprobs: list[TokenLogprob]
-
-
-class OutputMessage(BaseModel):
-    type: Literal["message"] = "message"
-    id: str
-    status: Status
-    role: Literal["assistant"] = "assistant"
-    content: list[OutputText]
 
 
 class IncompleteDetails(BaseModel):
@@ -75,8 +69,34 @@ class ShownText(BaseModel):
     format: ShownFormat = ShownFormat()
 
 
+class ShownTool(BaseModel):
+    """A function that could be called, as it was asked for."""
+
+    type: Literal["function"] = "function"
+    name: str
+    description: str | None
+    parameters: JsonObject | None
+    strict: bool
+
+    @classmethod
+    def of(cls, function: ResponseFunction) -> "ShownTool":
+        return cls(
+            name=function.name,
+            description=function.description,
+            parameters=function.parameters,
+            strict=function.is_strict,
+        )
+
+
+class ShownChoice(BaseModel):
+    """The function that had to be called."""
+
+    type: Literal["function"] = "function"
+    name: str
+
+
 class ResponseObject(BaseModel):
-    """What could not be asked for is told as it is: no tools, nothing stored."""
+    """What could not be asked for is told as it is: nothing is stored."""
 
     id: str
     object: Literal["response"] = "response"
@@ -87,16 +107,16 @@ class ResponseObject(BaseModel):
     instructions: str | None
     max_output_tokens: int | None
     model: str
-    output: list[OutputMessage]
-    parallel_tool_calls: bool = False
+    output: list[OutputItem]
+    parallel_tool_calls: bool
     previous_response_id: None = None
     reasoning: None = None
     service_tier: str | None
     store: Literal[False] = False
     temperature: float | None
     text: ShownText = ShownText()
-    tool_choice: Literal["none"] = "none"
-    tools: list[str] = []
+    tool_choice: ChoiceWord | ShownChoice
+    tools: list[ShownTool]
     top_logprobs: int
     top_p: float | None
     truncation: Literal["disabled"] = "disabled"
@@ -105,76 +125,74 @@ class ResponseObject(BaseModel):
     metadata: dict[str, str]
 
 
-@dataclass(slots=True)
-class Spoken:
-    """What the stream has said so far. Written by the wording only."""
-
-    num_events: int = 0
-    texts: list[str] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-
-
 class ResponseWording:
-    """The answer to one request, which has one choice."""
+    """The answer to one request, which has one choice. `tools`: what it may call, if anything."""
 
-    def __init__(self, head: Head, ask: ResponseRequest) -> None:
+    def __init__(self, head: Head, ask: ResponseRequest, tools: OfferedTools | None = None) -> None:
         self._head = head
         self._ask = ask
-        self._spoken = Spoken()
+        self._items = OutputItems(
+            head.generation_id, None if tools is None else tools.reader(head.generation_id, choice=0)
+        )
+        self._num_events = 0
 
-    def whole(self, results: abc.Sequence[Result]) -> ResponseObject:
+    def whole(self, results: abc.Sequence[Result], outcomes: abc.Sequence[Outcome]) -> ResponseObject:
         (result,) = results
-        content = OutputText(text=result.text, logprobs=self._logprobs(result.deltas))
-        return self._ended(self._message(_status(result.outcome), [content]), result.outcome)
+        for delta in result.deltas:
+            self._items.push(delta.text, self._logprobs(delta))
+        self._items.finish(_status(result.outcome))
+        return self._ended(result.outcome)
 
     def opening(self, choice: int) -> bytes:
         begun = self._response("in_progress", [])
-        empty = OutputText(text="", logprobs=[])
-        return b"".join(
-            [
-                self._event("response.created", response=begun),
-                self._event("response.in_progress", response=begun),
-                self._event("response.output_item.added", output_index=0, item=self._message("in_progress", [])),
-                self._content_event("response.content_part.added", part=empty),
-            ]
-        )
+        heads = [self._event(f"response.{name}", response=begun) for name in ("created", "in_progress")]
+        return b"".join([*heads, *map(self._told, self._items.begin())])
 
     def delta(self, choice: int, delta: Delta) -> bytes:
-        logprobs = self._logprobs((delta,))
-        if not delta.text and not logprobs:
-            return b""
-        self._spoken.texts.append(delta.text)
-        self._spoken.logprobs.extend(logprobs)
-        return self._content_event("response.output_text.delta", delta=delta.text, logprobs=logprobs)
+        return b"".join(map(self._told, self._items.push(delta.text, self._logprobs(delta))))
 
-    def ending(self, choice: int, outcome: Outcome) -> bytes:
-        text, logprobs = "".join(self._spoken.texts), self._spoken.logprobs
-        part = OutputText(text=text, logprobs=logprobs)
-        message = self._message(_status(outcome), [part])
-        return b"".join(
-            [
-                self._content_event("response.output_text.done", text=text, logprobs=logprobs),
-                self._content_event("response.content_part.done", part=part),
-                self._event("response.output_item.done", output_index=0, item=message),
-                self._event(f"response.{message.status}", response=self._ended(message, outcome)),
-            ]
-        )
+    def ending(self, choice: int, outcome: Outcome, score: float | None = None) -> bytes:
+        rest = list(map(self._told, self._items.finish(_status(outcome))))
+        response = self._ended(outcome)
+        return b"".join([*rest, self._event(f"response.{response.status}", response=response)])
 
     def closing(self, outcomes: abc.Sequence[Outcome]) -> bytes:
         return b""  # this stream has no [DONE]
 
-    def failure(self, error: GatewayError, request_id: str) -> bytes:
-        return self._event("error", **error_object(error, request_id, str).model_dump(exclude={"type"}))
+    def failure(self, error: ErrorObject) -> bytes:
+        return self._event("error", **error.model_dump(exclude={"type"}))
 
-    @property
-    def _message_id(self) -> str:
-        return f"msg_{self._head.generation_id}"
+    def _told(self, happened: Happening) -> bytes:
+        match happened:
+            case Begun(index, item):
+                empty = OutputText(text="", logprobs=[])
+                added = self._event("response.output_item.added", output_index=index, item=item)
+                return added + self._content_event("content_part.added", index, item.id, part=empty)
+            case Said(index, item_id, text, logprobs):
+                return self._content_event("output_text.delta", index, item_id, delta=text, logprobs=logprobs)
+            case Ended(index, item):
+                (part,) = item.content
+                done = self._content_event("output_text.done", index, item.id, text=part.text, logprobs=part.logprobs)
+                done += self._content_event("content_part.done", index, item.id, part=part)
+                return done + self._event("response.output_item.done", output_index=index, item=item)
+            case Called():
+                return self._called(happened)
 
-    def _message(self, status: Status, content: list[OutputText]) -> OutputMessage:
-        return OutputMessage(id=self._message_id, status=status, content=content)
+    def _called(self, called: Called) -> bytes:
+        """The arguments come whole, in one piece."""
+        index, item = called.index, called.item
+        begun = item.model_copy(update={"arguments": "", "status": "in_progress"})
+        arguments = "response.function_call_arguments"
+        events = [
+            self._event("response.output_item.added", output_index=index, item=begun),
+            self._event(f"{arguments}.delta", item_id=item.id, output_index=index, delta=item.arguments),
+            self._event(f"{arguments}.done", item_id=item.id, output_index=index, arguments=item.arguments),
+            self._event("response.output_item.done", output_index=index, item=item),
+        ]
+        return b"".join(events)
 
-    def _ended(self, message: OutputMessage, outcome: Outcome) -> ResponseObject:
-        response = self._response(message.status, [message])
+    def _ended(self, outcome: Outcome) -> ResponseObject:
+        response = self._response(_status(outcome), self._items.items)
         usage = outcome.usage
         response.usage = ResponseUsage(
             input_tokens=usage.num_input_tokens,
@@ -182,11 +200,11 @@ class ResponseWording:
             output_tokens=usage.num_output_tokens,
             total_tokens=usage.num_billed_tokens,
         )
-        if message.status == "incomplete":
+        if response.status == "incomplete":
             response.incomplete_details = IncompleteDetails(reason=stop_reason(outcome) or "max_output_tokens")
         return response
 
-    def _response(self, status: Status, output: list[OutputMessage]) -> ResponseObject:
+    def _response(self, status: Status, output: list[OutputItem]) -> ResponseObject:
         head, ask = self._head, self._ask
         return ResponseObject(
             id=f"resp_{head.generation_id}",
@@ -197,8 +215,11 @@ class ResponseWording:
             max_output_tokens=ask.max_output_tokens,
             model=head.model,
             output=output,
+            parallel_tool_calls=not ask.is_single_call,
             service_tier=head.service_tier,
             temperature=ask.temperature,
+            tool_choice=_shown_choice(ask),
+            tools=[ShownTool.of(tool) for tool in ask.tools or ()],
             top_logprobs=ask.top_logprobs or 0,
             top_p=ask.top_p,
             text=_shown_text(ask),
@@ -207,19 +228,28 @@ class ResponseWording:
             metadata=ask.metadata or {},
         )
 
-    def _content_event(self, name: str, **more: object) -> bytes:
-        return self._event(name, item_id=self._message_id, output_index=0, content_index=0, **more)
+    def _content_event(self, name: str, index: int, item_id: str, **more: object) -> bytes:
+        return self._event(f"response.{name}", item_id=item_id, output_index=index, content_index=0, **more)
 
     def _event(self, name: str, **more: object) -> bytes:
-        number = self._spoken.num_events
-        self._spoken.num_events += 1
+        number = self._num_events
+        self._num_events += 1
         body = {"type": name, "sequence_number": number, **more}
         return event(to_json(body), name)
 
-    def _logprobs(self, deltas: abc.Iterable[Delta]) -> list[TokenLogprob]:
+    def _logprobs(self, delta: Delta) -> list[TokenLogprob]:
         tokenizer = self._head.tokenizer
-        entries = [entry for delta in deltas for entry in shown_logprobs(delta, tokenizer)]
-        return [token_logprob(token_id, entry, tokenizer) for token_id, entry in entries]
+        return [token_logprob(token_id, entry, tokenizer) for token_id, entry in shown_logprobs(delta, tokenizer)]
+
+
+def _shown_choice(ask: ResponseRequest) -> ChoiceWord | ShownChoice:
+    match ask.tool_choice:
+        case None:
+            return "auto" if ask.tools else "none"
+        case FunctionChoice(name=name):
+            return ShownChoice(name=name)
+        case word:
+            return word
 
 
 def _shown_text(ask: ResponseRequest) -> ShownText:

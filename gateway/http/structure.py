@@ -2,7 +2,7 @@
 
 import json
 from collections import abc
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import Discriminator, Field, Tag
 
@@ -66,6 +66,10 @@ class Function(Ask):
     parameters: JsonObject | None = None
     strict: bool | None = None
 
+    @property
+    def is_strict(self) -> bool:
+        return bool(self.strict)
+
 
 class FunctionTool(Ask):
     """A tool; functions are the only kind."""
@@ -87,6 +91,10 @@ class NamedChoice(Ask):
 
     type: Literal["function"]
     function: FunctionName
+
+    @property
+    def called(self) -> str:
+        return self.function.name
 
     def require_known(self, path: str = "") -> None:
         super().require_known(path)
@@ -117,7 +125,17 @@ class CallMade(Ask):
         return pb.ToolCall(id=self.id, name=self.function.name, arguments=self.function.arguments)
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedChoice
+class Named(Protocol):
+    """A choice of one function."""
+
+    @property
+    def called(self) -> str:
+        """Its name."""
+        ...
+
+
+ChoiceWord = Literal["none", "auto", "required"]
+ToolChoice = ChoiceWord | NamedChoice
 Tools = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)]
 
 _MODES = {
@@ -143,25 +161,24 @@ def set_bias(spec: pb.GenerationSpec, biases: abc.Mapping[str, float] | None) ->
 
 def set_tools(
     spec: pb.GenerationSpec | pb.CountTokensRequest,
-    tools: abc.Iterable[FunctionTool],
-    choice: ToolChoice | None,
+    functions: abc.Iterable[Function],
+    choice: ChoiceWord | Named | None,
     *,
     is_single: bool,
 ) -> None:
-    """`spec` offers these tools."""
-    for tool in tools:
-        function = tool.function
+    """`spec` offers these functions."""
+    for function in functions:
         parameters = "" if function.parameters is None else json.dumps(function.parameters, ensure_ascii=False)
         spec.chat.tools.add(
             name=function.name,
             description=function.description or "",
             parameters=parameters,
-            strict=bool(function.strict),
+            strict=function.is_strict,
         )
-    if isinstance(choice, NamedChoice):
-        spec.chat.tool_choice.mode = pb.TOOL_CHOICE_MODE_REQUIRED
-        spec.chat.tool_choice.name = choice.function.name
-    elif choice is not None:
+    if isinstance(choice, str):
         spec.chat.tool_choice.mode = _MODES[choice]
+    elif choice is not None:
+        spec.chat.tool_choice.mode = pb.TOOL_CHOICE_MODE_REQUIRED
+        spec.chat.tool_choice.name = choice.called
     if is_single:
         spec.chat.tool_choice.single = True

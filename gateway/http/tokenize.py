@@ -53,7 +53,7 @@ class TokenizeRequest(Ask):
         request = pb.CountTokensRequest()
         request.chat.messages.extend([message.to_pb() for message in self.messages or ()])
         request.chat.add_generation_prompt = self.add_generation_prompt is not False
-        set_tools(request, self.tools or (), None, is_single=False)
+        set_tools(request, [tool.function for tool in self.tools or ()], None, is_single=False)
         check = Check("")
         prompt = prompt_from_pb(request, "chat", check)
         check.finish()

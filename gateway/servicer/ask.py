@@ -3,7 +3,7 @@
 from collections import abc
 from dataclasses import dataclass
 
-from gateway.engine_client import Grammar
+from gateway.engine_client import BeamSearch, Grammar
 from gateway.quota_slices import WhenExhausted
 from gateway.tokenizer import ChatMessage
 from gateway.tokenizer.tools import AS_IT_LIKES, ChoiceMode, Tool, ToolChoice
@@ -111,3 +111,9 @@ class GenerationAsk:
     stopping: StoppingAsk
     output: OutputAsk
     admission: AdmissionAsk
+    beam_search: BeamSearch | None = None
+
+    @property
+    def num_beams(self) -> int:
+        """How many outputs are made at once."""
+        return 1 if self.beam_search is None else self.beam_search.width

@@ -49,22 +49,25 @@ def tool_choice_from_pb(choice: pb.ToolChoice, tools: abc.Sequence[Tool], check:
 
 
 def messages_from_pb(messages: abc.Iterable[pb.ChatMessage], check: Check) -> tuple[ChatMessage, ...]:
-    """The turns, with the calls in them. Their roles are checked already."""
-    turns = []
+    """The turns, with the calls in them: what a tool has answered is that of a call before it. Their roles are checked
+    already."""
+    turns, known_ids = [], set[str]()
     for index, message in enumerate(messages):
         if message.tool_calls or message.tool_call_id:
-            _check_calls(message, check.at(f"messages[{index}]"))
+            _check_calls(message, check.at(f"messages[{index}]"), known_ids)
         calls = [ToolCall(call.id, call.name, call.arguments) for call in message.tool_calls[:MAX_CALLS]]
+        known_ids.update(call.id for call in calls)
         turns.append(ChatMessage(message.role, message.content, tuple(calls), message.tool_call_id))
     return tuple(turns)
 
 
-def _check_calls(message: pb.ChatMessage, check: Check) -> None:
+def _check_calls(message: pb.ChatMessage, check: Check, known_ids: abc.Set[str]) -> None:
     calls, answers = check.at("tool_calls"), check.at("tool_call_id")
     calls.require(not message.tool_calls or message.role == "assistant", "are the assistant's only")
     calls.require(len(message.tool_calls) <= MAX_CALLS, f"must have at most {MAX_CALLS} entries")
     answers.require(not message.tool_call_id or message.role == "tool", "is a tool's only")
-    answers.require(len(message.tool_call_id) <= MAX_CALL_ID_CHARS, f"must have at most {MAX_CALL_ID_CHARS} characters")
+    is_known = message.role != "tool" or not message.tool_call_id or message.tool_call_id in known_ids
+    answers.require(is_known, "must be the id of a call in a message before it")
     for index, call in enumerate(itertools.islice(message.tool_calls, MAX_CALLS)):
         at = check.at(f"tool_calls[{index}]")
         at.at("name").require(TOOL_NAME.fullmatch(call.name) is not None, _NAME)

@@ -64,7 +64,11 @@ def queued_to_pb(queued: Queued) -> pb.QueueUpdate:
 
 
 def delta_to_pb(delta: Delta, tokenizer: Tokenizer, *, with_ids: bool) -> pb.TokenDelta:
+    found = delta.found
     return pb.TokenDelta(
+        index=0 if found is None else found.rank,
+        score=None if found is None else found.score,
+        finish_reason=pb.FINISH_REASON_UNSPECIFIED if found is None else finish_reason_to_pb(found.finish_reason),
         text=delta.text,
         token_ids=delta.token_ids if with_ids else (),
         logprobs=logprobs_to_pb(delta, tokenizer),

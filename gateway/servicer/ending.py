@@ -1,8 +1,8 @@
 """How a request ends: one table from what the engine said, what the gateway asked for and what went wrong.
 
-Pure. A stop string ends the output where it is complete, whatever happens afterwards. Billing: nothing if the engine
-never began, else the whole prompt and the output up to its end, by the engine's count or, if none came, by what was
-received.
+Pure. A stop string ends the output where it is complete, whatever happens afterwards; a beam search ends as the best of
+what it found. Billing: nothing if the engine never began, else the whole prompt and the output up to its end, by the
+engine's count or, if none came, by what was received.
 """
 
 import time
@@ -18,6 +18,7 @@ from gateway.errors_requests import (
     DeadlineExceededError,
     DeadlineUnattainableError,
     GenerationAbortedError,
+    OutputCannotGoOnError,
     QueueTimeoutError,
 )
 from gateway.servicer.outcome import FinishReason, Outcome, Usage
@@ -25,7 +26,6 @@ from gateway.servicer.outcome import FinishReason, Outcome, Usage
 _NORMAL_ENDS = {
     EngineReason.STOP: FinishReason.STOP,
     EngineReason.LENGTH: FinishReason.LENGTH,
-    EngineReason.QUOTA: FinishReason.QUOTA,
 }
 
 
@@ -46,6 +46,7 @@ class Progress:
 
     arrived_s         when the call came that started it
     num_reader_holds  how often the engine was told that nobody reads
+    found             how the outputs of a beam search end that have come, the best first
     """
 
     started_s: float = field(default_factory=time.monotonic)
@@ -58,6 +59,7 @@ class Progress:
     finished: Finished | None = None
     arrived_s: float = field(default_factory=time.monotonic)
     num_reader_holds: int = 0
+    found: list[FinishReason] = field(default_factory=list)
 
     def note_tokens(self, num_tokens: int) -> None:
         """`num_tokens` of output came from the engine, which therefore began."""
@@ -81,7 +83,7 @@ def outcome_of(
     `deadline_ns` is what the engine was given. `is_partial_ok`: a deadline that has passed is a normal end.
     """
     usage = _usage(admitted, progress)
-    reason, error = _reason(progress, cause, error)
+    reason, error = _reason(progress, cause, error, usage)
     if reason is FinishReason.DEADLINE and _is_unattainable(progress, deadline_ns):
         error = DeadlineUnattainableError()
     elif reason is FinishReason.DEADLINE and not is_partial_ok:
@@ -102,7 +104,7 @@ def broken(admitted: Admitted, progress: Progress) -> Outcome:
 
 
 def _reason(
-    progress: Progress, cause: EndCause | None, error: GatewayError | None
+    progress: Progress, cause: EndCause | None, error: GatewayError | None, usage: Usage
 ) -> tuple[FinishReason, GatewayError | None]:
     if progress.is_stopped:
         return FinishReason.STOP, None
@@ -118,9 +120,22 @@ def _reason(
         case EngineReason.CANCELLED:
             return _cancelled(cause or _cause_of(progress.finished.cancel_reason))
         case EngineReason.ERROR:
-            return FinishReason.ERROR, InternalError(progress.finished.error or "the engine failed on this request")
+            return FinishReason.ERROR, _failure(progress.finished, usage)
+        case EngineReason.QUOTA:
+            return FinishReason.QUOTA, None
         case reason:
-            return _NORMAL_ENDS[reason], None
+            return progress.found[0] if progress.found else _NORMAL_ENDS[reason], None
+
+
+def _failure(finished: Finished, usage: Usage) -> GatewayError:
+    if not finished.error_fields:
+        return InternalError(finished.error or "the engine failed on this request")
+    return OutputCannotGoOnError(
+        finished.error_fields,
+        finished.error,
+        input_tokens=usage.num_input_tokens,
+        output_tokens=usage.num_output_tokens,
+    )
 
 
 def _cause_of(reason: CancelReason | None) -> EndCause | None:

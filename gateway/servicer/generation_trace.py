@@ -162,12 +162,14 @@ def _answered(generation: Generation, outcome: Outcome) -> Attributes:
     told: Attributes = {
         semconv.GEN_AI_RESPONSE_ID: generation.job.generation_id,
         semconv.GEN_AI_RESPONSE_MODEL: generation.job.model.info.name,
-        semconv.GEN_AI_FINISH_REASONS: (outcome.finish_reason.value,),
+        semconv.GEN_AI_FINISH_REASONS: tuple([each.value for each in progress.found or (outcome.finish_reason,)]),
         semconv.GEN_AI_INPUT_TOKENS: usage.num_input_tokens,
         semconv.GEN_AI_CACHED_TOKENS: usage.num_cached_input_tokens,
         semconv.GEN_AI_OUTPUT_TOKENS: usage.num_output_tokens,
         semconv.BILLED_TOKENS: usage.num_billed_tokens,
     }
+    if generation.job.ask.num_beams > 1:
+        told[semconv.NUM_BEAMS] = generation.job.ask.num_beams
     if outcome.num_preemptions:
         told[semconv.NUM_PREEMPTIONS] = outcome.num_preemptions
     if progress.first_token_s is not None:

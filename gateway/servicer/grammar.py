@@ -2,11 +2,14 @@
 
 from collections import abc
 
-from gateway.engine_client import Grammar, GrammarKind, ModelInfo
+from gateway.engine_client import Grammar, GrammarKind, ModelInfo, NamedSchema
 from gateway.errors import FieldViolation, InvalidFieldError
 from gateway.servicer.ask import ChatPrompt, GenerationAsk
 from gateway.tokenizer import Tokenizer
+from gateway.tokenizer.tools import Tool
 from gateway.tokenizer.tools.grammar import CallGrammar
+
+TOOLS_FIELD = "chat.tools"
 
 
 def check_tokens(ask: GenerationAsk, info: ModelInfo) -> None:
@@ -27,12 +30,23 @@ def grammar_of(ask: GenerationAsk, tokenizer: Tokenizer) -> Grammar | None:
     prompt, wanted = ask.prompt, ask.output.grammar
     if not isinstance(prompt, ChatPrompt) or not prompt.offered_tools:
         return wanted
-    required = prompt.required_tools
     is_single = prompt.tool_choice.is_single or bool(prompt.tool_choice.name)
-    calls = CallGrammar(tokenizer.tool_style, required or prompt.offered_tools, tokenizer.added_ids, is_single)
-    if required:
-        return Grammar(GrammarKind.LARK, calls.calls_only())
+    held = prompt.required_tools or prompt.offered_tools
+    calls, parts = CallGrammar(tokenizer.tool_style, held, tokenizer.added_ids, is_single), _schemas(prompt, held)
+    if prompt.required_tools:
+        return Grammar(GrammarKind.LARK, calls.calls_only(), parts, TOOLS_FIELD)
     if wanted is not None:
-        return Grammar(GrammarKind.LARK, calls.calls_or_answer(wanted.text))
-    is_strict = any(tool.is_strict for tool in prompt.offered_tools)
-    return Grammar(GrammarKind.LARK, calls.free()) if is_strict else None
+        answer = NamedSchema("sampling.grammar.json_schema", wanted.text)
+        return Grammar(GrammarKind.LARK, calls.calls_or_answer(wanted.text), (answer, *parts), TOOLS_FIELD)
+    is_strict = any(tool.is_strict for tool in held)
+    return Grammar(GrammarKind.LARK, calls.free(), parts, TOOLS_FIELD) if is_strict else None
+
+
+def _schemas(prompt: ChatPrompt, held: abc.Sequence[Tool]) -> tuple[NamedSchema, ...]:
+    """Those of the tools in `held`, by the names that the caller knows them by."""
+    names = {tool.name for tool in held}
+    return tuple(
+        NamedSchema(f"{TOOLS_FIELD}[{index}].parameters", tool.parameters)
+        for index, tool in enumerate(prompt.tools)
+        if tool.name in names and tool.parameters
+    )

@@ -7,6 +7,7 @@ from gateway.auth import Principal
 from gateway.engine_client import EngineRequest
 from gateway.servicer.ask import ChatPrompt, GenerationAsk
 from gateway.servicer.served_models import ServedModel
+from gateway.tokenizer import OutputText
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,12 @@ class Job:
         return self.request.deadline_ns
 
 
-def hidden_token_ids(job: Job) -> frozenset[int]:
+def new_text(job: Job) -> OutputText:
+    """What the text of one output comes from."""
+    return OutputText(job.model.tokenizer, job.ask.stopping.stop, _hidden_token_ids(job))
+
+
+def _hidden_token_ids(job: Job) -> frozenset[int]:
     """Special tokens and those that end the output are counted and not shown, but for what calls are found by."""
     tokenizer, prompt = job.model.tokenizer, job.ask.prompt
     shown = tokenizer.tool_token_ids if isinstance(prompt, ChatPrompt) and prompt.offered_tools else frozenset()

@@ -1,10 +1,11 @@
 """What one generation says, numbered from 1, for readers that come, go and come back.
 
 Messages are numbered when the first reader takes them; until then adjacent deltas become one, so that a reader who is
-slow gets larger messages and not more of them. A numbered message never changes: whoever comes back with the number of
-the last one goes on behind it, with no gap and no duplicate. What is kept is bounded in tokens: of the numbered
-messages the oldest go first, and where too much waits for a reader to take it, `hold` is asked to stop the source.
-Where there is no reader nobody is waited for: what is new is numbered as it comes.
+slow gets larger messages and not more of them; an output that a beam search found is a message of its own. A numbered
+message never changes: whoever comes back with the number of the last one goes on behind it, with no gap and no
+duplicate. What is kept is bounded in tokens: of the numbered messages the oldest go first, and where too much waits for
+a reader to take it, `hold` is asked to stop the source. Where there is no reader nobody is waited for: what is new is
+numbered as it comes.
 """
 
 import asyncio
@@ -75,7 +76,7 @@ class Journal:
         self._num_open_tokens += _size(event)
         if not isinstance(event, Delta):
             self._open.append(event)
-        elif isinstance(last, list):
+        elif isinstance(last, list) and event.found is None and last[-1].found is None:
             last.append(event)
         else:
             self._open.append([event])

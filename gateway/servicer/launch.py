@@ -179,7 +179,7 @@ class Launcher:
             stats = await sized.model.engine.stats()
         except NoEngineError:
             return forecast
-        return replace(forecast, queue_wait_ns=stats.new_request_wait_ns if stats.num_waiting else 0)
+        return replace(forecast, queue_wait_ns=stats.new_request_wait_ns if stats.requests.num_waiting else 0)
 
     async def _size(self, wish: Wish, prompts: Prompts) -> Sized:
         ask = wish.ask

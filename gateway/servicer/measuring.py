@@ -61,7 +61,8 @@ def ended_of(generation: Generation, outcome: Outcome) -> Ended:
         ended_s=time.monotonic(),
         queue_s=outcome.timings.queue_ns / NS_PER_S if outcome.timings else None,
         tokens=_tokens(outcome.usage),
-        num_output_tokens=outcome.usage.num_output_tokens,
+        # What a search finds comes all at once: there is no time between its tokens.
+        num_output_tokens=0 if progress.found else outcome.usage.num_output_tokens,
         num_reader_holds=progress.num_reader_holds,
     )
 

@@ -26,11 +26,20 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """That an output is one of those that a beam search found: `rank` 0 is the best."""
+
+    rank: int
+    score: float
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """New output: `num_tokens` of it, `num_output_tokens` in all so far.
 
     `token_ids` are there where the client wants them; `logprobs` is empty or has one entry per token id; `prompt` are
-    the prompt's next tokens, where it wants to hear of these.
+    the prompt's next tokens, where it wants to hear of these. With `found` it is one whole output of several.
     """
 
     text: str
@@ -39,6 +48,7 @@ class Delta:
     num_tokens: int
     num_output_tokens: int
     prompt: tuple[ScoredToken, ...] = ()
+    found: Found | None = None
 
 
 @dataclass(frozen=True, slots=True)

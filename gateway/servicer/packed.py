@@ -37,4 +37,4 @@ class PackedEvents(abc.Sequence[Event]):
 
 
 def _is_plain(delta: Delta, num_tokens: int) -> bool:
-    return not (delta.token_ids or delta.logprobs or delta.prompt) and delta.num_tokens == num_tokens
+    return not (delta.token_ids or delta.logprobs or delta.prompt or delta.found) and delta.num_tokens == num_tokens

@@ -15,6 +15,7 @@ import structlog
 
 from gateway.engine_client import (
     Accepted,
+    BeamResult,
     CancelReason,
     EngineCall,
     EngineEvent,
@@ -27,7 +28,8 @@ from gateway.engine_client import (
 from gateway.engine_client import Admitted as Scheduled
 from gateway.errors import DrainingError, GatewayError, InternalError, LedgerUnavailableError
 from gateway.servicer.ending import EndCause, Progress, broken, outcome_of
-from gateway.servicer.job import Job, hidden_token_ids
+from gateway.servicer.found_output import found_output
+from gateway.servicer.job import Job, new_text
 from gateway.servicer.journal import Journal, JournalSizes
 from gateway.servicer.outcome import Continued, Delta, Outcome, Paused, Queued, Started
 from gateway.servicer.prompt_scores import PromptScores
@@ -71,7 +73,7 @@ class Generation:
         self.progress = Progress()
         self.journal = Journal(sizes, self._hold)
         self.transcript = _transcript(job, self.journal)
-        self._text = watched(OutputText(job.model.tokenizer, job.ask.stopping.stop, hidden_token_ids(job)))
+        self._text = watched(new_text(job))
         output = job.ask.output
         self._keeps_ids = output.returns_token_ids or output.num_logprobs is not None
         self._scores = PromptScores(() if output.num_prompt_logprobs is None else job.request.prompt_token_ids)
@@ -193,6 +195,9 @@ class Generation:
                 self._limit_patience()  # what is left is the end of the call
 
     def _on_tokens(self, chunk: TokenChunk) -> None:
+        if chunk.beam is not None:
+            self._on_found(chunk, chunk.beam)
+            return
         progress = self.progress
         progress.note_tokens(len(chunk.token_ids))
         if self._slices is not None:
@@ -211,6 +216,15 @@ class Generation:
             progress.is_stopped = True
             self.cancel(EndCause.STOP_STRING)
 
+    def _on_found(self, chunk: TokenChunk, beam: BeamResult) -> None:
+        """One of the outputs of a search, which come the best first. The trace tells of that one's text."""
+        self.progress.note_tokens(len(chunk.token_ids))
+        text = new_text(self.job) if self.progress.found else self._text
+        delta = found_output(chunk, beam, text, keeps_ids=self._keeps_ids)
+        assert delta.found is not None, "it is an output of a search"
+        self.progress.found.append(delta.found.finish_reason)
+        self.journal.append(delta)
+
     def _end(self, error: GatewayError | None) -> None:
         """Whatever fails here, there is an outcome, and `on_end` has it."""
         try:
@@ -227,7 +241,7 @@ class Generation:
     def _outcome(self, error: GatewayError | None) -> Outcome:
         """The end, after the last of the text."""
         job, progress = self.job, self.progress
-        rest = "" if progress.is_stopped else self._text.finish()
+        rest = "" if progress.is_stopped or progress.found else self._text.finish()
         if rest:
             num_tokens = progress.num_output_tokens - self._num_told_tokens
             self.journal.append(Delta(rest, (), (), num_tokens, progress.num_output_tokens))

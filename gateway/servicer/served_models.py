@@ -16,6 +16,7 @@ from gateway.errors import FieldViolation, GatewayError, InvalidFieldError, NoEn
 from gateway.errors_requests import ModelNotFoundError
 from gateway.status import EngineReport, EngineStats
 from gateway.tokenizer import SpecialTokens, Tokenizer, UnusableTokenizerError
+from gateway.words import listed
 
 RETRY_S = 0.2
 # An engine that cannot be used at all is not asked five times a second, nor logged.
@@ -75,8 +76,9 @@ class ServedModels:
         Raises NoEngineError, ModelNotFoundError, and InvalidFieldError if no name was given and there are several.
         """
         usable = [model for model in self._in_order() if _is_granted(model, grants)]
-        if not name and len({model.info.name for model in usable}) > 1:
-            raise InvalidFieldError(FieldViolation(field, "several models are served: name one"))
+        names = sorted({model.info.name for model in usable})
+        if not name and len(names) > 1:
+            raise InvalidFieldError(FieldViolation(field, f"several models are served: name one of {listed(names)}"))
         matching = [model for model in usable if name in ("", model.info.name)]
         if matching:
             return min(matching, key=_num_open_calls)
@@ -84,7 +86,7 @@ class ServedModels:
         is_away = any(name in ("", model.info.name) and _is_granted(model, grants) for model in away)
         if is_away or len(self._last_known) < len(self._engines):
             raise NoEngineError
-        raise ModelNotFoundError(name)
+        raise ModelNotFoundError(name, names)
 
     def least_busy(self, model: ServedModel) -> ServedModel:
         """The same model where it is least busy now; `model` where nobody serves it any more."""

@@ -30,7 +30,7 @@ def response_to_pb(served: Served, deltas: abc.Sequence[Delta]) -> pb.GenerateRe
     return pb.GenerateResponse(
         generation_id=transcript.generation_id,
         model=transcript.model,
-        outputs=[output_to_pb(transcript, deltas, outcome)],
+        outputs=outputs_to_pb(transcript, deltas, outcome),
         usage=usage_to_pb(outcome.usage),
         timings=timings_to_pb(outcome.timings),
         replayed=served.is_replay,
@@ -66,13 +66,22 @@ def stored_stream_to_pb(stored: StoredUsage) -> abc.Iterator[pb.StreamGenerateRe
     yield pb.StreamGenerateResponse(sequence=2, finish=finish)
 
 
-def output_to_pb(transcript: Transcript, deltas: abc.Sequence[Delta], outcome: Outcome) -> pb.Output:
-    tokenizer = transcript.tokenizer
+def outputs_to_pb(transcript: Transcript, deltas: abc.Sequence[Delta], outcome: Outcome) -> list[pb.Output]:
+    """One; of a beam search each that it found, if it found any."""
+    if deltas and deltas[0].found is not None:
+        return [_output_to_pb(transcript, (delta,), outcome) for delta in deltas]
+    return [_output_to_pb(transcript, deltas, outcome)]
+
+
+def _output_to_pb(transcript: Transcript, deltas: abc.Sequence[Delta], outcome: Outcome) -> pb.Output:
+    tokenizer, found = transcript.tokenizer, deltas[-1].found if deltas else None
     return pb.Output(
+        index=0 if found is None else found.rank,
+        score=None if found is None else found.score,
         text="".join(delta.text for delta in deltas),
         token_ids=[token_id for delta in deltas for token_id in delta.token_ids] if transcript.shows_token_ids else (),
         logprobs=[entry for delta in deltas for entry in logprobs_to_pb(delta, tokenizer)],
-        finish_reason=finish_reason_to_pb(outcome.finish_reason),
+        finish_reason=finish_reason_to_pb(outcome.finish_reason if found is None else found.finish_reason),
         prompt_logprobs=[entry for delta in deltas for entry in prompt_logprobs_to_pb(delta, tokenizer)],
     )
 
@@ -128,7 +137,7 @@ def state_to_pb(transcript: Transcript, deltas: abc.Sequence[Delta] | None) -> p
     if outcome.error is not None:
         response.error_reason = outcome.error.reason
     if deltas is not None:
-        response.outputs.append(output_to_pb(transcript, deltas, outcome))
+        response.outputs.extend(outputs_to_pb(transcript, deltas, outcome))
     return response
 
 

@@ -32,26 +32,32 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A wish with the model that is to fulfil it, its prompt in that one's tokens, and what it asks of the quota."""
+    """A wish with the model that is to fulfil it, its prompt in that one's tokens, and what it asks of the quota.
+
+    `max_output_tokens` is the length of one output; of the quota a beam search asks for as many of them as it is wide.
+    """
 
     wish: Wish
     model: ServedModel
     prompt_token_ids: tuple[int, ...]
+    max_output_tokens: int
     demand: Demand
 
     @classmethod
     def of(cls, wish: Wish, model: ServedModel, prompt_token_ids: tuple[int, ...]) -> "Sized":
         """Raises ContextLengthError or ExceedsKvPoolError where prompt and output can never be held."""
         ask, num_input_tokens = wish.ask, len(prompt_token_ids)
+        size = output_size(ask.stopping.max_output_tokens, num_input_tokens, model.info, ask.num_beams)
         demand = Demand(
             generation_id=str(wish.generation_id),
             model=model.info.name,
             priority_class=ask.admission.priority_class,
             num_input_tokens=num_input_tokens,
-            max_output_tokens=output_size(ask.stopping.max_output_tokens, num_input_tokens, model.info),
+            max_output_tokens=ask.num_beams * size,
             when_exhausted=ask.admission.when_exhausted,
+            num_beams=ask.num_beams,
         )
-        return cls(wish, model, prompt_token_ids, demand)
+        return cls(wish, model, prompt_token_ids, size, demand)
 
 
 def engine_request(sized: Sized, admitted: Admitted) -> EngineRequest:
@@ -64,17 +70,18 @@ def engine_request(sized: Sized, admitted: Admitted) -> EngineRequest:
         priority_class=admitted.priority_class,
         cache_salt=admitted.cache_salt,
         prompt_token_ids=sized.prompt_token_ids,
-        sampling=_sampling(ask, sized.model),
-        max_output_tokens=admitted.demand.max_output_tokens,
+        sampling=_sampling(ask, sized.model, speculates=ask.sampling.speculates and admitted.speculates),
+        max_output_tokens=sized.max_output_tokens,
         deadline_ns=sized.wish.deadline.engine_ns,
         max_queue_wait_ns=min(waits_ns) if waits_ns else None,
         policy_revision=admitted.policy_revision,
         reports_queue=sized.wish.reports_queue,
         granted_output_tokens=None if admitted.slices is None else admitted.slices.num_granted,
+        beam_search=ask.beam_search,
     )
 
 
-def _sampling(ask: GenerationAsk, model: ServedModel) -> Sampling:
+def _sampling(ask: GenerationAsk, model: ServedModel, *, speculates: bool) -> Sampling:
     sampling, stopping = ask.sampling, ask.stopping
     return Sampling(
         temperature=sampling.temperature,
@@ -92,5 +99,5 @@ def _sampling(ask: GenerationAsk, model: ServedModel) -> Sampling:
         logit_biases=sampling.logit_biases,
         allowed_token_ids=sampling.allowed_token_ids,
         grammar=grammar_of(ask, model.tokenizer),
-        speculates=sampling.speculates,
+        speculates=speculates,
     )

@@ -26,6 +26,7 @@ from gateway.servicer.ask import (
     TextPrompt,
     TokenPrompt,
 )
+from gateway.servicer.asked_beams import beam_search_from_pb, require_searchable
 from gateway.servicer.asked_format import grammar_from_pb
 from gateway.servicer.asked_tools import messages_from_pb, tool_choice_from_pb, tools_from_pb
 from gateway.servicer.check import Check
@@ -66,16 +67,20 @@ class PromptMessage(Protocol):
 def ask_from_pb(spec: pb.GenerationSpec) -> GenerationAsk:
     """Raises InvalidFieldError with every field that is out of range."""
     check = Check("spec")
+    is_search = spec.HasField("beam_search")
     ask = GenerationAsk(
         request_id=_request_id(spec.request_id, check.at("request_id")),
         fingerprint=hashlib.sha256(spec.SerializeToString(deterministic=True)).digest() if spec.request_id else b"",
         model=model_name(spec.model, check.at("model")),
         prompt=prompt_from_pb(spec, spec.WhichOneof("prompt"), check),
-        sampling=_sampling(spec.sampling, check.at("sampling")),
+        sampling=_sampling(spec.sampling, check.at("sampling"), temperature=0.0 if is_search else 1.0),
         stopping=_stopping(spec.stopping, check.at("stopping")),
         output=_output(spec.output, check.at("output")),
         admission=_admission(spec.admission, check.at("admission")),
+        beam_search=beam_search_from_pb(spec.beam_search, check.at("beam_search")) if is_search else None,
     )
+    if is_search:
+        require_searchable(ask, check)
     _check_format(ask, check.at("output.format"))
     check.finish()
     return ask
@@ -136,7 +141,9 @@ def _chat(chat: pb.ChatPrompt, check: Check) -> ChatPrompt:
     )
 
 
-def _sampling(options: pb.SamplingOptions, check: Check) -> SamplingAsk:
+def _sampling(options: pb.SamplingOptions, check: Check, *, temperature: float) -> SamplingAsk:
+    """`temperature`: where none is given."""
+
     def value(name: str, default: float, low: float, high: float, *, above_low: bool = False) -> float:
         given = float(getattr(options, name)) if options.HasField(name) else default  # type: ignore[arg-type]  # a Literal
         return check.at(name).within(given, low, high, above_low=above_low)
@@ -145,7 +152,7 @@ def _sampling(options: pb.SamplingOptions, check: Check) -> SamplingAsk:
     is_short = len(allowed) <= MAX_ALLOWED_TOKEN_IDS
     check.at("allowed_token_ids").require(is_short, f"must have at most {MAX_ALLOWED_TOKEN_IDS} entries")
     return SamplingAsk(
-        temperature=value("temperature", 1.0, 0.0, 100.0),
+        temperature=value("temperature", temperature, 0.0, 100.0),
         top_k=check.at("top_k").within(options.top_k, 0, MAX_TOP_K),
         top_p=value("top_p", 1.0, 0.0, 1.0, above_low=True),
         min_p=value("min_p", 0.0, 0.0, 1.0),

@@ -1,6 +1,7 @@
 """Brings the schema to this release's version, and tells where it stands. The steps are the package `migrations`."""
 
 from collections import abc
+from functools import cache
 from importlib.resources import files
 
 from alembic import command
@@ -44,7 +45,14 @@ async def upgrade(url: str, revision: str = HEAD) -> None:
 
     Raises DatabaseUnavailableError, UnsupportedServerError, SchemaVersionError (the schema is a newer release's).
     """
-    await _run(url, lambda config: command.upgrade(config, revision))
+    wanted = head_revision() if revision == HEAD else revision
+
+    def step(config: Config) -> None:
+        # A look is all that most starts need: it loads no step and waits for no lock.
+        if MigrationContext.configure(config.attributes["connection"]).get_current_revision() != wanted:
+            command.upgrade(config, revision)
+
+    await _run(url, step)
 
 
 async def downgrade(url: str, revision: str) -> None:
@@ -58,8 +66,9 @@ async def current_revision(database: Database) -> str | None:
         return await connection.run_sync(lambda sync: MigrationContext.configure(sync).get_current_revision())
 
 
+@cache
 def head_revision() -> str:
-    """The revision that this release works with."""
+    """The revision that this release works with. The steps are loaded for it once."""
     head = ScriptDirectory.from_config(_config()).get_current_head()
     assert head is not None, "the migrations package holds at least one step"
     return head

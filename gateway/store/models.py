@@ -113,6 +113,8 @@ class TeamRow(Base):
     durable_usage: Mapped[bool] = mapped_column(server_default=text("false"))
     # The salt is the organization's, not its own.
     shares_prefix_cache: Mapped[bool] = mapped_column(server_default=text("false"))
+    # Nothing is guessed ahead, whatever a request says.
+    speculation_disabled: Mapped[bool] = mapped_column(server_default=text("false"))
     revision: Mapped[int]
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]

@@ -116,6 +116,7 @@ class TeamSettings:
 
     With `durable_usage` a caller hears of the end of a generation only when its usage is on disk. With
     `shares_prefix_cache` prompts share what they begin with also among teams of the organization that have it, too.
+    With `speculation_disabled` nothing is guessed ahead, whatever a request says.
     """
 
     display_name: str = ""
@@ -124,6 +125,7 @@ class TeamSettings:
     class_grants: tuple[str, ...] = ()
     durable_usage: bool = False
     shares_prefix_cache: bool = False
+    speculation_disabled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,7 @@ class TeamRecord:
     class_grants: frozenset[str]
     policy: PolicyRecord
     has_durable_usage: bool = False
+    speculates: bool = True
 
     @property
     def weight(self) -> float:
@@ -255,6 +256,7 @@ def _team(row: TeamRow, policy: QuotaPolicyRow, organization: OrganizationRecord
         class_grants=frozenset({row.default_class, *row.class_grants}),
         policy=_policy(policy),
         has_durable_usage=row.durable_usage,
+        speculates=not row.speculation_disabled,
     )
 
 

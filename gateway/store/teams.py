@@ -168,7 +168,7 @@ async def _require_classes(tx: ChangeTransaction, settings: TeamSettings) -> Non
 
 def _settings(row: TeamRow) -> TeamSettings:
     grants = tuple(row.class_grants)
-    flags = row.durable_usage, row.shares_prefix_cache
+    flags = row.durable_usage, row.shares_prefix_cache, row.speculation_disabled
     return TeamSettings(row.display_name, State(row.state), row.default_class, grants, *flags)
 
 
@@ -176,6 +176,7 @@ def _write(row: TeamRow, settings: TeamSettings, tx: ChangeTransaction) -> None:
     row.display_name, row.state = settings.display_name, settings.state
     row.default_class, row.class_grants = settings.default_class, list(settings.class_grants)
     row.durable_usage, row.shares_prefix_cache = settings.durable_usage, settings.shares_prefix_cache
+    row.speculation_disabled = settings.speculation_disabled
     row.revision, row.updated_at = tx.revision, tx.now
 
 

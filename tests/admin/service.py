@@ -20,11 +20,16 @@ from gateway.bootstrap import bootstrap
 from gateway.errors import FieldViolation, InvalidFieldError, NoEngineError
 from gateway.interceptors import Gatekeeper, RpcInterceptor
 from gateway.status import (
+    BlockCounts,
+    CacheStats,
+    DraftStats,
     EngineReport,
     EngineStats,
     LedgerReport,
+    PoliciesInForce,
     PolicyChoice,
     Prices,
+    RequestCounts,
     SystemReport,
     TenantStats,
 )
@@ -184,6 +189,10 @@ def tenant_stats(path: tuple[str, ...], **figures) -> TenantStats:
         "weight_share": 0.5,
         "lead": 31.0,
         "num_device_blocks": 9,
+        "num_found_tokens": 300,
+        "num_kept_blocks": 5,
+        "num_drafted_tokens": 40,
+        "num_accepted_tokens": 30,
     }
     return TenantStats(path, **(some | figures))
 
@@ -191,23 +200,9 @@ def tenant_stats(path: tuple[str, ...], **figures) -> TenantStats:
 def engine_stats(tenants: tuple[TenantStats, ...] = (), **figures) -> EngineStats:
     """An engine that is busy."""
     some = {
-        "scheduling_policy": "fair",
-        "preemption_policy": "over_served",
-        "scheduling_options": {"mode": "strict"},
-        "preemption_options": {},
-        "preemption_mode": "auto",
-        "policy_fault": "",
-        "num_running": 4,
-        "num_waiting": 7,
-        "num_paused": 1,
-        "num_swapped": 0,
-        "num_swapping": 2,
-        "num_free_device_blocks": 10,
-        "num_fenced_device_blocks": 3,
-        "num_device_blocks": 64,
-        "num_free_host_blocks": 20,
-        "num_host_blocks": 32,
-        "block_size": 16,
+        "policies": PoliciesInForce("fair", "over_served", {"mode": "strict"}, {}, "auto", policy_fault=""),
+        "requests": RequestCounts(num_running=4, num_waiting=7, num_paused=1, num_swapped=0, num_swapping=2),
+        "blocks": BlockCounts(10, 3, 64, num_free_host_blocks=20, num_host_blocks=32, block_size=16),
         "num_steps": 1000,
         "num_preemptions": 3,
         "num_swaps": 2,
@@ -218,6 +213,17 @@ def engine_stats(tenants: tuple[TenantStats, ...] = (), **figures) -> EngineStat
         "num_unacknowledged_usage": 6,
         "num_dropped_usage": 3,
         "metrics_address": "127.0.0.1:9101",
+        "num_lost_steps": 2,
+        "num_requeues": 5,
+        "cache": CacheStats(
+            is_on=True,
+            num_found_tokens=900,
+            num_computed_tokens=600,
+            num_kept_blocks=6,
+            num_kept_host_blocks=2,
+            num_evicted_blocks=21,
+        ),
+        "drafts": DraftStats("draft", "small", num_verified=400, num_accepted=100),
     }
     return EngineStats(tenants=tenants, **(some | figures))
 

@@ -117,11 +117,11 @@ async def test_each_violated_limit_counts_and_the_most_violated_comes_first(serv
         ({"page_size": -1}, "page_size"),
     ],
 )
-async def test_a_question_that_makes_no_sense_names_its_field(service: AdminService, fields, field):
+async def test_a_question_that_makes_no_sense_names_its_field(module_service: AdminService, fields, field):
     day = {"start_time": stamp(NOON), "end_time": stamp(NOON + timedelta(hours=1))}
     request = pb.QueryDenialsRequest(**(day | fields))
 
-    assert (await service.refused(service.stub.QueryDenials, request)).fields == (field,)
+    assert (await module_service.refused(module_service.stub.QueryDenials, request)).fields == (field,)
 
 
 async def test_a_tenant_that_does_not_exist_has_no_denials(service: AdminService):

@@ -186,8 +186,10 @@ async def test_page_token_continues_only_its_own_filter_and_order(service: Admin
         ("delete_time;", "order_by"),
     ],
 )
-async def test_what_cannot_be_read_is_refused_by_its_field(service: AdminService, text: str, field: str):
-    refused = await service.refused(service.stub.ListOrganizations, pb.ListOrganizationsRequest(**{field: text}))
+async def test_what_cannot_be_read_is_refused_by_its_field(module_service: AdminService, text: str, field: str):
+    refused = await module_service.refused(
+        module_service.stub.ListOrganizations, pb.ListOrganizationsRequest(**{field: text})
+    )
 
     assert refused == Refused("INVALID_ARGUMENT", "INVALID_FIELD", (field,))
 

@@ -26,25 +26,25 @@ async def test_the_reason_of_a_revocation_is_one_line(service: AdminService, rea
 
 
 @pytest.mark.parametrize("condition", ["\0", 'display_name = "\0"', "name = a\0b", "state:\0"])
-async def test_a_filter_holds_no_nul(service: AdminService, condition: str):
+async def test_a_filter_holds_no_nul(module_service: AdminService, condition: str):
     request = pb.ListOrganizationsRequest(filter=condition)
 
-    assert await service.refused(service.stub.ListOrganizations, request) == invalid("filter")
+    assert await module_service.refused(module_service.stub.ListOrganizations, request) == invalid("filter")
 
 
 @pytest.mark.parametrize("text", ["\0", "x" * 201])
 @pytest.mark.parametrize(
     "field", ["scheduling_policy", "preemption_policy", "scheduling_options", "preemption_options"]
 )
-async def test_what_engines_are_told_is_short(service: AdminService, field: str, text: str):
+async def test_what_engines_are_told_is_short(module_service: AdminService, field: str, text: str):
     request = pb.SetSchedulingPolicyRequest(scheduling_policy="fair")
     if field.endswith("options"):
         getattr(request, field)["slack"] = text
     else:
         setattr(request, field, text)
 
-    assert await service.refused(service.stub.SetSchedulingPolicy, request) == invalid(field)
-    assert not service.engines[0].told
+    assert await module_service.refused(module_service.stub.SetSchedulingPolicy, request) == invalid(field)
+    assert not module_service.engines[0].told
 
 
 def test_a_value_whose_field_the_database_does_not_say_is_given_no_wrong_one():

@@ -38,9 +38,22 @@ async def test_what_preemption_costs_and_did_is_told_by_engine_and_tenant(servic
     assert engine.preemption_prices.recompute.ToMicroseconds() == 250_000
     assert dict(engine.scheduling_options) == {"mode": "strict"}
     assert (engine.swapping, engine.fenced_device_blocks, engine.num_swaps, engine.num_pauses) == (2, 3, 2, 8)
+    assert (engine.lost_steps, engine.requeues) == (2, 5)
     assert (tenant.share, tenant.weight_share, tenant.lead) == (0.25, 0.5, 31.0)
     assert (tenant.num_pauses, tenant.num_swaps_out, tenant.num_swaps_in, tenant.borrowed_tokens) == (6, 4, 3, 17)
     assert (tenant.copied_bytes, tenant.wait.ToMilliseconds()) == (4096, 1500)
+
+
+async def test_what_the_cache_and_guesses_save_is_told_by_engine_and_tenant(service: AdminService):
+    status = await service.call(service.stub.GetSystemStatus, pb.GetSystemStatusRequest())
+
+    engine, tenant = status.engines[0], status.engines[0].tenants[0]
+    assert (engine.prefix_caching, engine.cached_prompt_tokens, engine.computed_prompt_tokens) == (True, 900, 600)
+    assert (engine.cached_device_blocks, engine.cached_host_blocks, engine.evicted_blocks) == (6, 2, 21)
+    assert (engine.speculation, engine.draft_model) == ("draft", "small")
+    assert (engine.drafted_tokens, engine.accepted_draft_tokens) == (400, 100)
+    assert (tenant.cached_prompt_tokens, tenant.cached_blocks) == (300, 5)
+    assert (tenant.drafted_tokens, tenant.accepted_draft_tokens) == (40, 30)
 
 
 async def test_usage_that_was_lost_is_told_by_gateway_and_engine(service: AdminService):

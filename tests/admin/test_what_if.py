@@ -1,6 +1,7 @@
 """The past under other policies: the door by the same arithmetic, the engine by the real simulator."""
 
 import asyncio
+from collections import abc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -8,11 +9,14 @@ from uuid import UUID, uuid4
 import grpc
 import pytest
 import pytest_asyncio
+from typer.testing import CliRunner
 from uuid_utils.compat import uuid7
 
+from engine.commands import sim
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.admin.what_if import engine as what_if_engine
 from gateway.admin.what_if.engine import EngineChoice, engine_options
+from gateway.status import PoliciesInForce
 from gateway.store.denials import DenialEvent, insert_denials
 from gateway.store.enums import UsageSource
 from gateway.store.usage import UsageEvent, insert_usage
@@ -94,6 +98,20 @@ async def history(service: AdminService) -> History:
     return History(service, {team: await service.create_key(team) for team in (TEAM, OTHER)})
 
 
+@pytest.fixture
+def simulator_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator runs in this process: starting two for each question takes longer than what they do."""
+
+    async def run(command: abc.Sequence[str]) -> bytes:
+        start = (*what_if_engine.NICE, *what_if_engine.EVENFLOW, "sim")
+        assert tuple(command[: len(start)]) == start
+        ran = CliRunner().invoke(sim.app, command[len(start) :])
+        assert ran.exit_code == 0, ran.output
+        return ran.stdout_bytes
+
+    monkeypatch.setattr(what_if_engine, "_run", run)
+
+
 def limited(team: str, num_requests: int, **fields) -> pb.PolicyEntry:
     """At most so many requests an hour, all of them at once if need be."""
     limit = pb.QuotaLimit(dimension=pb.QUOTA_DIMENSION_REQUESTS, limit=num_requests, burst=num_requests)
@@ -126,6 +144,7 @@ async def test_who_would_have_failed_and_who_gained(service: AdminService, histo
     assert response.scheduling_policy == "fair"
 
 
+@pytest.mark.usefixtures("simulator_here")
 async def test_nothing_is_changed_by_it(service: AdminService, history: History):
     await history.served(TEAM, 0)
     revision = service.cache.current.revision
@@ -139,6 +158,7 @@ async def test_nothing_is_changed_by_it(service: AdminService, history: History)
     assert (await service.cache.refresh()).revision == revision
 
 
+@pytest.mark.usefixtures("simulator_here")
 async def test_without_entries_both_sides_are_the_present(service: AdminService, history: History):
     for index in range(3):
         await history.served(TEAM, index)
@@ -149,6 +169,7 @@ async def test_without_entries_both_sides_are_the_present(service: AdminService,
     assert tenant.current.admitted == 3
 
 
+@pytest.mark.usefixtures("simulator_here")
 async def test_only_the_window_counts_and_shadow_refusals_are_no_refusals(service: AdminService, history: History):
     await history.served(TEAM, 0)
     await history.served(TEAM, 590)
@@ -161,6 +182,7 @@ async def test_only_the_window_counts_and_shadow_refusals_are_no_refusals(servic
     assert (response.num_requests, response.num_denials) == (1, 0)
 
 
+@pytest.mark.usefixtures("simulator_here")
 async def test_slots_are_held_as_long_as_requests_ran(service: AdminService, history: History):
     for at_s in (0.0, 0.5, 2.0):  # each ran for a second
         await history.served(TEAM, at_s)
@@ -172,6 +194,7 @@ async def test_slots_are_held_as_long_as_requests_ran(service: AdminService, his
     assert (tenant.proposed.admitted, tenant.proposed.refused) == (2, 1)
 
 
+@pytest.mark.usefixtures("simulator_here")
 async def test_modes_do_what_they_do_at_the_door(service: AdminService, history: History):
     for index in range(5):
         await history.served(TEAM, index)
@@ -184,6 +207,7 @@ async def test_modes_do_what_they_do_at_the_door(service: AdminService, history:
     assert any("3 requests run over limits in BORROW" in note for note in response.notes)
 
 
+@pytest.mark.usefixtures("simulator_here")
 async def test_requests_of_teams_that_are_gone_are_left_out_and_said_so(service: AdminService, history: History):
     await history.served(TEAM, 0)
     gone = UsageEvent(
@@ -243,15 +267,8 @@ async def test_simulator_that_fails_says_why(service: AdminService, history: His
 
 
 def test_simulated_engine_is_the_live_one():
-    stats = engine_stats(
-        scheduling_policy="fair",
-        scheduling_options={"mode": "strict", "slack": "4"},
-        max_num_seqs=4,
-        max_num_batched_tokens=256,
-        block_size=16,
-        num_device_blocks=64,
-        num_host_blocks=32,
-    )
+    policies = PoliciesInForce("fair", "over_served", {"mode": "strict", "slack": "4"}, {}, "auto", policy_fault="")
+    stats = engine_stats(policies=policies, max_num_seqs=4, max_num_batched_tokens=256)
 
     options = engine_options(Path("t.jsonl"), Path("c.json"), EngineChoice(2, stats))
 

@@ -17,7 +17,7 @@ from gateway.store.records import QuotaLimit, ResourcePath, TeamSettings
 from gateway.store.roles import create_binding
 from tests.auth.issuer import AUDIENCE, ISSUER, PublishedKeys, claims, token
 from tests.gateway.test_interceptors import listed_services
-from tests.gateway.world import CHANGE, World, make_spec, refused
+from tests.gateway.world import CHANGE, Tenant, World, make_spec, refused
 
 CLASS, WAIT = "x-evenflow-priority-class", "x-evenflow-max-queue-wait-ms"
 PUBLIC_SERVICES = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
@@ -107,9 +107,8 @@ async def test_a_class_that_is_not_granted_is_not_had_by_asking_in_the_metadata(
         ((CLASS, "batch"), (CLASS, "batch")),
     ],
 )
-async def test_metadata_that_cannot_be_meant_is_refused_by_name(world: World, sent: tuple) -> None:
-    tenant = await world.tenant()
-    refusal = await refused(tenant.generate(metadata=sent))
+async def test_metadata_that_cannot_be_meant_is_refused_by_name(shared_tenant: Tenant, sent: tuple) -> None:
+    refusal = await refused(shared_tenant.generate(metadata=sent))
 
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
     assert refusal.fields == [sent[0][0]]

@@ -10,6 +10,7 @@ from gateway.auth import jwks
 from gateway.auth.jwks import KeySetError, KeySets, fetch_key_set, parse_key_set, uri_problem
 from gateway.errors_auth import CredentialInvalidError, IssuerUnavailableError
 from tests.auth.issuer import EC_KEY, ED_KEY, OTHER_RSA_KEY, RSA_KEY, WEAK_RSA_KEY, PublishedKeys, jwk, key_set
+from tests.silent_server import silent_server
 
 URI = "https://login.example.test/keys"
 FAILURE = KeySetError("away")
@@ -289,20 +290,9 @@ async def test_a_server_that_is_not_there_and_one_that_says_nothing(monkeypatch:
         pass
     with pytest.raises(KeySetError):
         await fetch_key_set(uri)
-
-    left = asyncio.Event()
-
-    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-        await writer.wait_closed()
-        left.set()
-
-    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
-    async with silent:
+    async with silent_server() as port:
         with pytest.raises(KeySetError, match="no answer"):
-            await fetch_key_set(f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}/")
-        await left.wait()
+            await fetch_key_set(f"http://127.0.0.1:{port}/")
 
 
 def test_a_set_names_no_more_keys_than_somebody_would_have() -> None:

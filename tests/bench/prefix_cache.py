@@ -30,7 +30,7 @@ def beginning(engine: LiveEngine, seed: int) -> tuple[int, ...]:
 
 def serve_burst(engine: LiveEngine, num_requests: int, seed: int, *, caches: bool) -> Run:
     """W5, to the end of its last request."""
-    jobs = [Job(0.0, TENANT, COMMON + OWN, OUTPUT, beginning(engine, seed))] * num_requests
+    jobs = [Job(0.0, TENANT, COMMON + OWN, OUTPUT, beginning=beginning(engine, seed))] * num_requests
     return engine.serve(
         jobs,
         lambda run: len(run.calls) == num_requests and not run.left[TENANT],
@@ -41,7 +41,7 @@ def serve_burst(engine: LiveEngine, num_requests: int, seed: int, *, caches: boo
 
 def serve_pairs(engine: LiveEngine, num_pairs: int, seed: int) -> tuple[list[float], list[float]]:
     """Times to the first token, in seconds: of prompts that are found but for their end, and of such ends alone."""
-    warm = Job(0.0, TENANT, COMMON + OWN, 1, beginning(engine, seed))
+    warm = Job(0.0, TENANT, COMMON + OWN, 1, beginning=beginning(engine, seed))
     hits = [replace(warm, at_s=WARM_S + 2 * GAP_S * n) for n in range(num_pairs)]
     alone = [Job(job.at_s + GAP_S, TENANT, OWN, 1) for job in hits]
     jobs = [warm, *[job for pair in zip(hits, alone, strict=True) for job in pair]]

@@ -25,7 +25,7 @@ class Arithmetic:
     def watch(self, engine: LiveEngine) -> None:
         """From now on `engine`'s model is watched. It computes one part after the other."""
         module = engine.backend.runner._model.module
-        for part in (module.model, module.lm_head):
+        for part in (module.model, module.lm_head, module.likeliest_head):
             part.register_forward_pre_hook(self._begin)
             part.register_forward_hook(self._end)
 

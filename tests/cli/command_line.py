@@ -1,12 +1,17 @@
 """`evenflow` called as a person calls it, and what came of it."""
 
 import asyncio
+import functools
 import json
 from dataclasses import dataclass
 
-from typer.testing import CliRunner
+from typer import testing
 
 from gateway.cli.main import build_app
+
+# Making the commands takes longer than most of them run, and they keep nothing from one run to the next.
+testing._get_command = functools.lru_cache(maxsize=8)(testing._get_command)
+OWN_COMMANDS = build_app(())
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,8 @@ class CommandLine:
         return await asyncio.to_thread(self.run, *arguments, stdin=stdin)
 
     def run(self, *arguments: str, stdin: str = "") -> Ran:
-        result = CliRunner(env=self._environment).invoke(build_app(self._plugins), arguments, input=stdin)
+        app = build_app(self._plugins) if self._plugins else OWN_COMMANDS
+        result = testing.CliRunner(env=self._environment).invoke(app, arguments, input=stdin)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return Ran(result.exit_code, result.stdout, result.stderr)

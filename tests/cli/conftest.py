@@ -6,8 +6,11 @@ import pytest_asyncio
 
 from gateway.cli.data_dir import DataDir
 from gateway.store.db import Database
+from tests.admin import conftest as of_admin
 from tests.admin.service import AdminService, serve_admin
 from tests.cli.command_line import CommandLine
+
+module_service = of_admin.module_service
 
 
 @pytest.fixture
@@ -27,3 +30,12 @@ async def service(database: Database, database_url: str, tmp_path: Path) -> abc.
         with DataDir(data_dir).lock():
             (data_dir / "endpoint").write_text(running.address)
             yield running
+
+
+@pytest.fixture
+def shared_command_line(
+    command_line: CommandLine, module_service: AdminService, monkeypatch: pytest.MonkeyPatch
+) -> CommandLine:
+    """`command_line`, with the data directory of the service that all tests of the module share."""
+    monkeypatch.setenv("EVENFLOW_DATA_DIR", str(module_service.data_dir))
+    return command_line

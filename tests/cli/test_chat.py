@@ -86,16 +86,6 @@ async def test_refused_key_is_told_with_where_it_is_from_and_how_to_make_another
     assert "--save" in ran.stderr
 
 
-async def test_unknown_model_is_told_with_those_that_are_served(server: InferenceServer, command_line: CommandLine):
-    server.refusal = (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND", 0)
-    server.models = ("small", "large")
-
-    ran = await command_line("chat", "Hi", "--model", "nosuch")
-
-    assert ran.exit_code == 1
-    assert "served are: small, large" in ran.stderr
-
-
 async def test_part_that_is_away_is_refused_not_unreachable(server: InferenceServer, command_line: CommandLine):
     server.refusal = (grpc.StatusCode.UNAVAILABLE, "NO_ENGINE", 1.0)
 

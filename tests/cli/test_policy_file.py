@@ -51,6 +51,7 @@ organizations:
         classes: [nightly]
         durable_usage: true
         shares_prefix_cache: true
+        speculation_disabled: true
         quota:
           weight: 2.5
           mode: borrow
@@ -213,11 +214,11 @@ async def test_what_the_server_refuses_names_the_entry_and_changes_nothing(
 )
 @pytest.mark.parametrize("command", [("apply",), ("apply", "--dry-run"), ("simulate",)])
 async def test_what_the_server_refuses_is_told_at_its_place_in_the_file(
-    command_line: CommandLine, service: AdminService, file: Path, text: str, problem: str, command
+    shared_command_line: CommandLine, file: Path, text: str, problem: str, command
 ):
     write(file, text)
 
-    ran = await command_line("quota-policies", *command, "-f", str(file))
+    ran = await shared_command_line("quota-policies", *command, "-f", str(file))
 
     assert ran.exit_code == 1
     assert f"error: {file}{problem}" in ran.stderr

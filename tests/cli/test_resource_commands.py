@@ -62,6 +62,22 @@ async def test_administrators_say_which_teams_share_their_prefix_cache(command_l
     assert [team["shares_prefix_cache"] for team in teams] == [True, True, True, False]
 
 
+async def test_administrators_turn_drafts_off_for_a_team(command_line: CommandLine):
+    await make_team(command_line)
+    teams = [(await command_line("teams", "create", "acme/ads", "--no-speculation", "-o", "json")).json()]
+    for arguments in (
+        ["search", "--no-speculation"],
+        ["search", "--display-name", "Search"],
+        ["search", "--speculation"],
+    ):
+        updated = await command_line("teams", "update", f"acme/{arguments[0]}", *arguments[1:], "-o", "json")
+        teams.append(updated.json())
+    listed = await command_line("teams", "list", "acme")
+
+    assert [team["speculation_disabled"] for team in teams] == [True, True, True, False]
+    assert "SPECULATION" in listed.stdout
+
+
 async def test_full_resource_names_are_taken_as_well(command_line: CommandLine):
     await make_team(command_line)
 
@@ -208,7 +224,16 @@ async def test_system_is_shown_with_its_tenants(command_line: CommandLine):
         assert text in table.stdout
     for text in ("5 events wait for the store, the oldest for 1.5 s", "LOST: 2 events, 99 bytes of the spool"):
         assert text in table.stdout
+    assert "OUT OF MEMORY in 2 steps since its start, 5 requests were sent back" in table.stdout
     assert "USAGE LOST of 3 requests that no gateway has acknowledged, 6 are kept" in table.stdout
+    for text in (
+        "prefix cache: 60.0% of 1,500 prompt tokens found, 6 blocks kept and 2 on the host, 21 evicted",
+        "speculation draft by small: 25.0% of 400 drafts right",
+    ):
+        assert text in table.stdout
+    saved = table.stdout.partition("PROMPTS")[2]
+    (row,) = [line.split() for line in saved.splitlines() if line.strip().startswith("acme/search")]
+    assert row[1:] == ["400", "75.0%", "5", "40", "75.0%"]
     assert data["engines"][0]["tenants"][0]["running"] == 1
 
 

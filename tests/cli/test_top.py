@@ -47,7 +47,7 @@ class Script:
 @asynccontextmanager
 async def showing(script: Script, size: tuple[int, int] = (80, 24), **options):
     """The app on a terminal of that size, with the first report on it, and a report every blink of an eye."""
-    options = {"interval_s": 0.02, "key": SortKey.SHARE} | options
+    options = {"interval_s": 0.1, "key": SortKey.SHARE} | options
     app = TopApp(script.poll, clock=lambda: script.now_s, **options)
     async with app.run_test(size=size) as pilot:
         for part in ("acme/", "q quit"):

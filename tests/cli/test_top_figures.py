@@ -221,10 +221,33 @@ def test_frame_tells_everything_of_the_overview():
     assert (row["BORROWED"], row["PAUSES"], row["SWAPS"], row["TOK/S"]) == ("17", "6", "5", "-")
 
 
+def test_what_the_cache_and_guesses_save_is_shown_where_the_engine_has_them():
+    saving = engine(
+        tenant("a", cached_prompt_tokens=300, prefill_tokens=100),
+        tenant("b"),
+        prefix_caching=True,
+        cached_prompt_tokens=900,
+        computed_prompt_tokens=600,
+        cached_device_blocks=6,
+        cached_host_blocks=2,
+        evicted_blocks=12_345,
+        speculation="ngram",
+        drafted_tokens=400,
+        accepted_draft_tokens=100,
+    )
+    again = engine(tenant("a", cached_prompt_tokens=100, prefill_tokens=0), address="b", speculation="off")
+
+    lines = lines_of(figures_of((0, status(saving, again))), 132)
+
+    told = [line.strip() for line in lines if "found" in line or "drafts" in line]
+    assert told == ["prefix cache 60.0% found, 8 kept, 12k evicted; drafts 25.0% of 400 right"]
+    assert (team_line(lines, "acme/a")["FOUND"], team_line(lines, "acme/b")["FOUND"]) == ("80.0%", "-")
+
+
 def test_what_is_broken_is_said():
     broken = status(
         engine(reachable=False),
-        engine(address="b", policy_fault="fair raised KeyError", draining=True),
+        engine(address="b", policy_fault="fair raised KeyError", draining=True, lost_steps=1, requeues=1),
         store_reachable=False,
         ledger=pb.LedgerStatus(waiting_events=4, dropped_events=2),
     )
@@ -235,6 +258,7 @@ def test_what_is_broken_is_said():
         "NOT REACHABLE, policy",
         "unix:/e.sock: NOT REACHABLE",
         "POLICY REPLACED by the order of arrival: fair raised KeyError",
+        "OUT OF MEMORY in 1 step since its start, 1 request was sent back",
         "DRAINING",
         "4 events wait for the ledger; LOST: 2 events",
         "no team has asked for anything",

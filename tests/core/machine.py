@@ -147,6 +147,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         driver.events += driver.scheduler.fail_all("the step failed", driver.now)
         driver.events += driver.scheduler.complete_copies(completed, driver.now)
 
+    @precondition(lambda self: self.open_plan is not None)
+    @rule()
+    def lose_step(self) -> None:
+        """The device had no memory for what the open plan computed; its copies end all the same."""
+        driver = self.driver
+        completed = driver.runner.execute(self.open_plan).completed_copies
+        self.open_plan = None
+        driver._note(driver.scheduler.requeue(driver.now))
+        driver._note(driver.scheduler.complete_copies(completed, driver.now))
+
     @rule(num_steps=st.integers(1, 10))
     def expire(self, num_steps: int) -> None:
         self.driver.now = Nanos(self.driver.now + num_steps * STEP_NS)
@@ -199,7 +209,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.open_plan is not None:
             self.commit()
         for generation_id in self.requests:
-            self.driver.scheduler.grant(generation_id, 99, self.driver.now)
+            self.driver.scheduler.grant(generation_id, 999, self.driver.now)
             self.driver.scheduler.set_reader_blocked(generation_id, blocked=False, now=self.driver.now)
         self.driver.run(MAX_STEPS)
         assert not self.driver.scheduler.has_unfinished
@@ -207,8 +217,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 def run_machine(scheduling: str, *, max_examples: int, num_rules: int) -> None:
     """Random traffic under a policy of SCHEDULING, which may be replaced on the way."""
+    run_machine_of(SchedulerMachine, scheduling, max_examples=max_examples, num_rules=num_rules)
+
+
+def run_machine_of(kind: type[SchedulerMachine], scheduling: str, *, max_examples: int, num_rules: int) -> None:
+    """The same with the rules of `kind`."""
     run_state_machine_as_test(
-        type("Machine", (SchedulerMachine,), {"scheduling": scheduling}),
+        type("Machine", (kind,), {"scheduling": scheduling}),
         settings=settings(
             max_examples=max_examples,
             stateful_step_count=num_rules,

@@ -1,5 +1,7 @@
 """A scheduler whose state was tampered with is found out."""
 
+import subprocess
+import sys
 from collections import abc
 
 import pytest
@@ -97,6 +99,11 @@ def miscount_a_tenant(scheduler: Scheduler) -> None:
     seq(scheduler, "waiting").flow.account.num_sequences[SequenceStatus.WAITING] += 1
 
 
+def miscount_a_shared_block(scheduler: Scheduler) -> None:
+    running = seq(scheduler, "running")
+    running.flow.block_refs[running.block_table.device[0]] = 2
+
+
 @pytest.mark.parametrize(
     ("tamper", "message"),
     [
@@ -115,6 +122,7 @@ def miscount_a_tenant(scheduler: Scheduler) -> None:
         (emit_a_token_too_many, "tokens are known"),
         (schedule_outside_a_plan, "the open plan has"),
         (ignore_a_deadline, "expiry is not watched"),
+        (miscount_a_shared_block, "blocks counted as being in"),
         (miscount_a_tenant, "org-b/b in default: 1 waiting, counted 2"),
     ],
 )
@@ -123,4 +131,35 @@ def test_a_contradiction_is_noticed(tamper: abc.Callable[[Scheduler], None], mes
     tamper(scheduler)
 
     with pytest.raises(InvariantError, match=message):
+        invariants.check(scheduler)
+
+
+UNDER_OPTIMIZATION = """
+from engine.core import invariants
+from tests.builders import Driver, make_request, make_scheduler
+
+driver = Driver(make_scheduler())
+driver.add(make_request("a", prompt=4, max_output_tokens=4))
+driver.step()
+invariants.check(driver.scheduler)
+driver.scheduler.lifecycle.blocks.pool.allocate(1)
+invariants.check(driver.scheduler)
+"""
+
+
+def test_a_contradiction_is_noticed_where_python_leaves_assertions_out():
+    command = [sys.executable, "-O", "-c", UNDER_OPTIMIZATION]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "InvariantError: device block" in ended.stderr.splitlines()[-1]
+
+
+def test_what_other_code_asserts_stays_its_own(monkeypatch: pytest.MonkeyPatch):
+    scheduler = busy_scheduler()
+
+    def fail() -> None:
+        raise AssertionError("a policy's own")
+
+    monkeypatch.setattr(scheduler.lifecycle.flows, "all", fail)
+    with pytest.raises(AssertionError, match="a policy's own"):
         invariants.check(scheduler)

@@ -217,6 +217,56 @@ class TestShortPrompt:
         assert pacing.limit(seq_of(driver, "short"), prompt) == prompt
 
 
+class TestShortPromptBesideDecodes:
+    """A prompt that comes while another tenant decodes and a third one has a long prompt."""
+
+    SHORT = 12
+
+    def driver(self, **fields: object) -> Driver:
+        driver = driver_with("d", **fields)
+        driver.scheduler.lifecycle.policy.policy.first = "s"
+        driver.add(make_request("long", tenant="p", prompt=900, max_output_tokens=1))
+        driver.step()
+        return driver
+
+    def serve(self, driver: Driver, name: str) -> int:
+        """Tokens of a short prompt in the step behind its arrival."""
+        driver.add(make_request(name, tenant="s", prompt=self.SHORT, max_output_tokens=1))
+        return sum(num_tokens for generation, _, num_tokens in driver.chunks() if generation == name)
+
+    def test_comes_in_whole_before_its_flow_has_saved_up_for_it(self):
+        assert self.serve(self.driver(), "short") == self.SHORT
+
+    def test_its_flow_owes_what_was_more_than_its_share(self):
+        driver = self.driver()
+        self.serve(driver, "first")
+        waits = 0
+        driver.add(make_request("second", tenant="s", prompt=self.SHORT, max_output_tokens=1))
+        while not any(generation == "second" for generation, _, _ in driver.chunks()):
+            waits += 1
+
+        assert waits == self.SHORT - 1  # a decode's time each, with the step of the first prompt
+
+    def test_many_of_them_take_their_share_of_the_time(self):
+        driver = self.driver()
+        driver.add(*(make_request(f"s{n}", tenant="s", prompt=self.SHORT, max_output_tokens=1) for n in range(40)))
+        chunks = [driver.chunks() for _ in range(200)]
+        num_tokens = sum(num for step in chunks for name, _, num in step if name.startswith("s"))
+
+        assert num_tokens == pytest.approx(200, abs=self.SHORT)
+
+    def test_one_that_has_to_wait_holds_nobody_up(self):
+        driver = driver_with("p")  # whose long prompt only its own decodes are beside
+        driver.scheduler.lifecycle.policy.policy.first = "s"
+        driver.add(make_request("long", tenant="p", prompt=900, max_output_tokens=1))
+        assert self.serve(driver, "first") == self.SHORT
+        driver.add(make_request("second", tenant="s", prompt=self.SHORT, max_output_tokens=1))
+
+        num_tokens = {name: num for name, _, num in driver.chunks()}
+        assert num_tokens["long"] == SHARED
+        assert "second" not in num_tokens
+
+
 class TestTarget:
     def test_no_step_is_longer_while_chunks_can_be_made_smaller(self):
         driver = driver_with("d", paces_prefill=False, target_step_ms=30.0)

@@ -26,19 +26,19 @@ class TestWhatIsComputed:
         driver.run()
         assert driver.output("b") == expected_output(request)
 
-    def test_the_last_block_again_where_a_whole_prompt_is_found(self):
+    def test_the_last_token_again_where_a_whole_prompt_is_found(self):
         driver = make_caching()
         served(driver, make_request("a", prompt=COMMON, max_output_tokens=1))
         driver.add(make_request("b", prompt=COMMON, max_output_tokens=1))
 
-        assert driver.chunks() == [("b", 28, 4)]
+        assert driver.chunks() == [("b", 31, 1)]
 
-    def test_a_block_again_that_is_found_in_part(self):
+    def test_of_a_block_that_is_found_in_part_the_rest(self):
         driver = make_caching()
         served(driver, make_request("a", prompt=COMMON, max_output_tokens=1))
         driver.add(make_request("b", prompt=[*COMMON[:30], 90, 91, 92], max_output_tokens=1))
 
-        assert driver.chunks() == [("b", 28, 5)]
+        assert driver.chunks() == [("b", 30, 3)]
 
     def test_everything_without_the_cache(self):
         driver = Driver(make_scheduler())
@@ -68,8 +68,8 @@ class TestWhatIsComputed:
         assert [driver.output(request.generation_id) for request in requests] == list(map(expected_output, requests))
 
     @pytest.mark.parametrize("policy", ["fcfs", "fair"])
-    def test_once_but_for_the_last_block_for_several_samples_of_one_prompt(self, policy: str):
-        driver = make_caching(policy, max_num_seqs=8)
+    def test_once_but_for_the_last_token_for_several_samples_of_one_prompt(self, policy: str):
+        driver = make_caching(policy, max_num_seqs=8, max_num_batched_tokens=64)
         samples = [
             make_request(str(n), prompt=[*COMMON, 50, 51], max_output_tokens=5, sampling=SamplingParams(seed=n))
             for n in range(4)
@@ -78,7 +78,7 @@ class TestWhatIsComputed:
         driver.step()
         driver.step()
 
-        assert num_computed(driver) == 34 + 3 * 2
+        assert num_computed(driver) == 34 + 1 + 3 * 1
         assert driver.scheduler.stats().num_free_blocks == 64 - 8 - 4
         driver.run()
         assert [driver.output(request.generation_id) for request in samples] == list(map(expected_output, samples))
@@ -89,7 +89,7 @@ class TestWhatIsComputed:
             driver, make_request("long", prompt=COMMON, max_output_tokens=1), make_request("short", prompt=COMMON[:12])
         )
 
-        assert driver.finished("short").usage.num_cached_prompt_tokens == 8
+        assert driver.finished("short").usage.num_cached_prompt_tokens == 11
 
     def test_at_once_where_the_one_ahead_is_gone(self):
         driver = make_caching(max_num_batched_tokens=8)
@@ -132,14 +132,14 @@ class TestWhoFindsWhat:
 
         found = [served(driver, make_request(prompt=COMMON, cache_salt=salt)) for salt in salts]
 
-        assert found == [[0], [0], [0], [28]]
+        assert found == [[0], [0], [0], [31]]
 
     def test_tenants_of_one_salt_what_each_other_computed(self):
         driver = make_caching()
 
         found = [served(driver, make_request(tenant=tenant, prompt=COMMON, cache_salt=b"public")) for tenant in "ab"]
 
-        assert found == [[0], [28]]
+        assert found == [[0], [31]]
 
     def test_nobody_waits_for_a_prompt_of_another_salt(self):
         driver = make_caching(max_num_batched_tokens=16, max_prefill_share=0.5)

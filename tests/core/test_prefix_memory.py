@@ -57,7 +57,7 @@ class TestMemory:
             served(driver, make_request(tenant="a", prompt=[number, *range(39)], max_output_tokens=1))
 
         assert driver.scheduler.stats().cache.num_evicted > 40
-        assert served(driver, make_request("again", tenant="b", prompt=COMMON)) == [28]
+        assert served(driver, make_request("again", tenant="b", prompt=COMMON)) == [31]
 
     def test_a_flood_evicts_what_others_have_cached_where_there_is_no_floor(self):
         driver = make_caching(num_device_blocks=40, cache_min_share=0.0, max_num_seqs=2)
@@ -124,7 +124,7 @@ class TestPreemption:
         driver.step()
         driver.wait()
 
-        assert seq_of(driver, "late").num_cached_prompt_tokens == 20
+        assert seq_of(driver, "late").num_cached_prompt_tokens == 23
         driver.runner.copies.max_delay = 0
         driver.runner.copies.random = random.Random(0)
         driver.run()
@@ -160,7 +160,7 @@ class TestFaults:
             driver.step()
         driver.abort("a")
 
-        assert served(driver, make_request("b", prompt=COMMON)) == [min(28, 8 * num_steps)]
+        assert served(driver, make_request("b", prompt=COMMON)) == [min(31, 8 * num_steps)]
 
 
 def traffic(seed: int) -> abc.Iterator[tuple[int, object]]:

@@ -294,3 +294,17 @@ def test_promised_gap_counts_the_drafts_that_a_step_can_emit():
 def test_negative_setting_is_refused_by_name(field: str):
     with pytest.raises(ValueError, match=field):
         make_config(**{field: -1})
+
+
+def test_drafts_are_counted_for_the_tenant_that_had_them():
+    driver = drafting_driver(hits=1.0)
+    driver.add(make_request("a", tenant="a", prompt=8, max_output_tokens=10))
+    driver.add(make_request("b", tenant="b", prompt=8, max_output_tokens=10, speculates=False))
+    driver.run()
+
+    stats = driver.scheduler.stats()
+    usage = driver.finished("a").usage
+    assert usage.num_drafted_tokens > 0
+    counted = {each.tenant_id: (each.num_drafted_tokens, each.num_accepted_tokens) for each in stats.tenants}
+    assert list(counted.values()) == [(usage.num_drafted_tokens, usage.num_accepted_tokens), (0, 0)]
+    assert stats.totals.num_drafted_tokens == usage.num_drafted_tokens

@@ -136,11 +136,14 @@ class Shape:
     speculates: bool = True
     text: int | None = None
     salt: bytes = b""
+    is_sample: bool = False
 
     def prompt(self, number: int, num_tokens: int) -> list[int]:
-        """The tokens of request `number`: two of one text are alike as far as both go, but for the last token."""
+        """The tokens of request `number`: two of one text are alike as far as both go, but for the last token where one
+        of them is no sample."""
         first = number if self.text is None else 1_000 + self.text
-        return [(first * 31 + position) % 97 for position in range(num_tokens - 1)] + [number % 97]
+        last = 5 if self.is_sample else number % 97
+        return [(first * 31 + position) % 97 for position in range(num_tokens - 1)] + [last]
 
 
 TENANTS = st.sampled_from("abc")
@@ -160,4 +163,5 @@ ANY = st.builds(
     speculates=st.sampled_from([True, True, False]),
     text=st.none() | st.integers(0, 1),
     salt=st.sampled_from([b"", b"", b"public"]),
+    is_sample=st.booleans(),
 )

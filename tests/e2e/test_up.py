@@ -4,6 +4,7 @@ The tests of this module share one `evenflow up`, and what its setup made. Those
 """
 
 import asyncio
+import collections
 import re
 import signal
 import threading
@@ -25,6 +26,7 @@ from evenflow.inference.v1 import generation_pb2 as pb
 from evenflow.inference.v1.generation_pb2_grpc import GenerationServiceStub
 from tests.e2e.installation import Installation
 from tests.gateway.console.visitors import Visitor, hidden_fields, texts
+from tests.gateway.refusals import refusal_of
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.shared_start]
 
@@ -94,6 +96,30 @@ def test_openais_client_gets_over_the_url_that_status_tells_what_grpc_gives(inst
     assert over_http.choices[0].text == over_grpc
     assert over_http.usage.completion_tokens == 8
     assert f"take {url} as base URL" in installation.log()
+
+
+def test_a_beam_search_finds_the_same_at_both_doors(installation: Installation):
+    url = installation.call("status", "-o", "json").json()["http_url"]
+    spec = pb.GenerationSpec(
+        text=PROMPT,
+        beam_search=pb.BeamSearchOptions(width=3, num_returned=2),
+        stopping=pb.StoppingOptions(max_output_tokens=5),
+    )
+    with grpc.insecure_channel(installation.address) as channel:
+        metadata = (("authorization", f"Bearer {installation.api_key}"),)
+        over_grpc = GenerationServiceStub(channel).Generate(
+            pb.GenerateRequest(spec=spec), metadata=metadata, timeout=120
+        )
+
+    with openai.OpenAI(base_url=url, api_key=installation.api_key) as client:
+        (model,) = client.models.list()
+        over_http = client.completions.create(
+            model=model.id, prompt=PROMPT, n=2, max_tokens=5, extra_body={"beam_width": 3}
+        )
+
+    assert [choice.text for choice in over_http.choices] == [output.text for output in over_grpc.outputs]
+    assert over_grpc.outputs[0].score > over_grpc.outputs[1].score
+    assert over_http.usage.completion_tokens == over_grpc.usage.output_tokens <= 3 * 5
 
 
 def test_the_exported_tokenizer_counts_as_the_gateway_does(installation: Installation, tmp_path: Path):
@@ -208,10 +234,18 @@ def test_second_up_says_that_and_where_the_first_one_runs(installation: Installa
 
 
 def test_killed_engine_is_started_again_and_serves(installation: Installation):
+    """Who waits for an answer is told by name that the engine was lost, and that the same call can succeed."""
     engine = installation.child("engine")
+    messages = stream(installation, 4000)
+    assert any(message.HasField("token_delta") for message in messages)
 
     engine.kill()
 
+    with pytest.raises(grpc.RpcError) as lost:
+        collections.deque(messages, maxlen=0)
+    refusal = refusal_of(lost.value)
+    assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.UNAVAILABLE, "ENGINE_LOST")
+    assert refusal.retry is not None
     # Refused with NO_ENGINE until it is back.
     while (ran := installation.call("chat", "Say hello.", "--max-tokens", "2")).exit_code != 0:
         assert "NO_ENGINE" in ran.stderr or "ENGINE_LOST" in ran.stderr, ran.stderr

@@ -81,6 +81,10 @@ class ScriptedScheduler:
         self.told.append(("complete_copies", copy_ids, now))
         return []
 
+    def requeue(self, _now):
+        self.told.append(("requeue",))
+        return []
+
     def fail_all(self, _error, _now):
         self.told.append(("fail_all",))
         return []

@@ -6,6 +6,7 @@ import pytest
 
 from engine.core.errors import DuplicateRequestError, RequestTooLargeError
 from engine.core.events import Admitted, Finished, Preempted, Resumed, TokensEmitted
+from engine.core.requeues import NO_MEMORY
 from engine.core.types import FinishReason, Nanos, PathNode, PauseReason, PriorityClass, Request
 from engine.errors import RunnerFailedError
 from engine.loop_messages import (
@@ -160,6 +161,47 @@ def test_failed_step_ends_every_request_and_the_loop_goes_on(bench):
     later = bench.submit("a")
     bench.until_idle()
     assert later.token_ids == expected_tokens(3)
+
+
+def test_step_without_memory_is_computed_again_and_its_requests_notice_nothing(bench):
+    running = bench.submit("a", max_output_tokens=4)
+    bench.turn()
+    other = bench.submit("b", max_output_tokens=4)
+    bench.runner.errors = [MemoryError("no room")]
+    bench.turn()
+    bench.until_idle()
+    for outlet in (running, other):
+        assert outlet.token_ids == expected_tokens(4)
+        assert outlet.finished.reason is FinishReason.LENGTH
+    assert [Preempted in outlet.kinds for outlet in (running, other)] == [True, True]
+    assert running.finished.usage.num_preemptions == 1
+
+
+def test_step_without_memory_twice_in_a_row_ends_its_requests_and_the_loop_goes_on(bench):
+    outlet = bench.submit("a")
+    bench.runner.errors = [MemoryError("no room")] * 2
+    bench.turn()
+    later = bench.submit("b", max_output_tokens=2)
+    bench.loop.submit(Abort(later, "b", FinishReason.CANCELLED))
+    bench.turn()
+    assert outlet.finished.reason is FinishReason.ERROR
+    assert outlet.finished.error == NO_MEMORY
+    again = bench.submit("a")
+    bench.until_idle()
+    assert again.token_ids == expected_tokens(3)
+
+
+def test_device_without_memory_three_times_in_a_row_ends_the_loop_after_everyone_was_told(bench):
+    bench.runner.errors = [MemoryError("no room")] * 3
+    outlets = []
+    for name in "abc":
+        outlets.append(bench.submit(name))
+        bench.loop.take_commands()
+        if name != "c":
+            assert bench.loop.step()
+    with pytest.raises(RunnerFailedError):
+        bench.loop.step()
+    assert all(outlet.finished.reason is FinishReason.ERROR for outlet in outlets)
 
 
 def test_failures_with_a_step_between_them_are_forgiven(bench):

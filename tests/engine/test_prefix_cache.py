@@ -41,7 +41,7 @@ async def test_a_prompt_that_came_before_is_found_under_its_own_salt_only(cachin
 
     assert await cached_tokens(stub, "a", cache_salt=b"one") == 0
     assert await cached_tokens(stub, "b", cache_salt=b"two") == 0
-    assert await cached_tokens(stub, "c", cache_salt=b"one") == 16
+    assert await cached_tokens(stub, "c", cache_salt=b"one") == 17
 
 
 async def test_figures_and_metrics_tell_of_it(caching):
@@ -53,11 +53,11 @@ async def test_figures_and_metrics_tell_of_it(caching):
     page = await page_of(server.metrics_address)
 
     assert stats.prefix_caching
-    assert (stats.cached_prompt_tokens, stats.tenants[0].cached_prompt_tokens) == (16, 16)
-    assert stats.tenants[0].prefill_tokens == 2 * len(PROMPT) - 16
+    assert (stats.cached_prompt_tokens, stats.tenants[0].cached_prompt_tokens) == (17, 17)
+    assert stats.computed_prompt_tokens == stats.tenants[0].prefill_tokens == 2 * len(PROMPT) - 17
     assert stats.cached_device_blocks == stats.tenants[0].cached_blocks == stats.shareable_device_blocks > 0
     assert stats.free_device_blocks == stats.num_device_blocks
-    assert page["evenflow_engine_tokens_total", "cached"] == 16
+    assert page["evenflow_engine_tokens_total", "cached"] == 17
     assert page["evenflow_engine_blocks", "device", "cached"] == stats.cached_device_blocks
     assert page["evenflow_engine_blocks", "device", "free"] == stats.num_device_blocks - stats.cached_device_blocks
     assert page["evenflow_engine_evicted_blocks_total",] == 0

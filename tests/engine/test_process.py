@@ -117,6 +117,8 @@ async def test_guesses_at_a_text_that_repeats_itself_are_counted_and_can_be_refu
     assert (stats.speculation, stats.draft_model, stats.num_draft_tokens) == ("ngram", "", 3)
     assert stats.drafted_tokens - before.drafted_tokens == usage.drafted_tokens
     assert stats.accepted_draft_tokens - before.accepted_draft_tokens == usage.accepted_draft_tokens
+    assert sum(tenant.drafted_tokens for tenant in stats.tenants) == stats.drafted_tokens
+    assert sum(tenant.accepted_draft_tokens for tenant in stats.tenants) == stats.accepted_draft_tokens
 
 
 CLIENT = """

@@ -66,6 +66,18 @@ def spans_of(tracing, exporter, *observed):
     ]
 
 
+def test_a_search_that_tells_nothing_before_its_end_has_decoded_all_the_same(tracing, exporter):
+    end = Finished(KEY, FinishReason.LENGTH, Usage(3, 0, 17, 0, 0), Timings(50, 100, 600, 0, 1, 4))
+    spans = spans_of(tracing, exporter, (Admitted(KEY, Nanos(50)), 150), (end, 850))
+    assert [span[:3] for span in spans] == [
+        ("evenflow.queue", 100, 150),
+        ("evenflow.prefill", 150, 250),
+        ("evenflow.decode", 250, 850),
+    ]
+    assert spans[-1][3][semconv.ATTRIBUTE_OUTPUT_TOKENS] == 17
+    assert spans[-1][3][semconv.ATTRIBUTE_STEPS] == 5
+
+
 def test_request_is_a_queue_a_prefill_and_a_decode_span(tracing, exporter):
     spans = spans_of(
         tracing,

@@ -150,7 +150,7 @@ CHANGES: dict[str, Change] = {
     "aged_overtakes": Change(rewrite=_aged_overtakes),
     "held_is_backlogged": Change(
         (
-            Edit(Lifecycle, "_hold", {"self._want(seq, wants=False)": "self._want(seq, wants=True)"}),
+            Edit(Lifecycle, "_hold", {"self.want(seq, wants=False)": "self.want(seq, wants=True)"}),
             Edit(Lifecycle, "pause", {"wants=not is_held": "wants=True"}),
         )
     ),

@@ -9,6 +9,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from gateway import ledger
 from gateway.servicer import relay
 from gateway.store.db import Database
 from gateway.telemetry import Telemetry
@@ -92,3 +93,57 @@ async def second_world(world: World, spans: InMemorySpanExporter, tmp_path: Path
 async def tenant(world: World) -> Tenant:
     """A tenant without limits."""
     return await world.tenant()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def module_world(
+    postgres_url: str, serving_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> abc.AsyncIterator[World]:
+    """A running gateway with an HTTP door. Tests get it as `shared_world`."""
+    folder, provider = tmp_path_factory.mktemp("shared"), TracerProvider()
+    fake = FakeEngine(folder / "engine.sock")
+    await fake.start()
+    with pytest.MonkeyPatch.context() as patch:
+        # Whoever reads the ledger's table would wait for it after the test before.
+        patch.setattr(ledger, "WRITE_INTERVAL_S", 0.0)
+        async with fresh_database(postgres_url, serving_template) as url:
+            database = Database(url)
+            world = World(fake, database, url, Telemetry(provider), folder / "data")
+            world.options["http_listen"] = "127.0.0.1:0"
+            await world.open()
+            await world.serving()
+            yield world
+            await world.close()
+            await database.close()
+    await fake.stop()
+    provider.shutdown()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def shared_world(module_world: World) -> World:
+    """One gateway for all tests of a module that ask for it: those that leave it as it was, but for tenants and rows.
+
+    Of its engine they change nothing but the script. What one that failed has left running is ended.
+    """
+    await module_world.renew()
+    return module_world
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def module_tenant(module_world: World) -> Tenant:
+    """A tenant of it without limits. Tests get it as `shared_tenant`."""
+    return await module_world.tenant()
+
+
+@pytest.fixture
+def shared_tenant(shared_world: World, module_tenant: Tenant) -> Tenant:
+    """A tenant without limits for all tests that look at nothing that is the tenant's."""
+    return module_tenant
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own_tenant(shared_world: World) -> abc.AsyncIterator[Tenant]:
+    """A tenant of it without limits, of this test only."""
+    tenant = await shared_world.tenant()
+    yield tenant
+    await tenant.channel.close()

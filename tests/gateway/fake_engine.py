@@ -5,6 +5,7 @@ Its tokenizer has one token per byte, so the ids of an output are the bytes of i
 
 import asyncio
 from collections import abc
+from functools import cache
 from pathlib import Path
 
 import grpc
@@ -32,6 +33,7 @@ ARRIVED_UNIX_NS = 1_700_000_000_000_000_000
 Script = abc.Callable[["FakeCall"], abc.Awaitable[None]]
 
 
+@cache
 def byte_tokenizer_json() -> bytes:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     own = [character for character in alphabet if ord(character) < 256]
@@ -86,6 +88,20 @@ class FakeCall:
         self.num_emitted += len(text)
         await self._write(token_chunk=pb.TokenChunk(token_ids=list(text), logprobs=logprobs or []))
 
+    async def find(
+        self,
+        rank: int,
+        text: bytes | list[int],
+        score: float,
+        reason=pb.FINISH_REASON_STOP,
+        logprobs: list[pb.TokenLogprobs] | None = None,
+    ) -> None:
+        """One output of a beam search."""
+        beam = pb.BeamResult(score=score, cumulative_logprob=score * len(text), reason=reason)
+        await self._write(
+            token_chunk=pb.TokenChunk(index=rank, token_ids=list(text), logprobs=logprobs or [], beam=beam)
+        )
+
     async def score(self, prompt_logprobs: list[pb.TokenLogprobs]) -> None:
         """Tell of the prompt's next tokens."""
         await self._write(token_chunk=pb.TokenChunk(prompt_logprobs=prompt_logprobs))
@@ -102,6 +118,7 @@ class FakeCall:
         *,
         output_tokens: int | None = None,
         error: str = "",
+        error_fields: abc.Sequence[str] = (),
         queue_ns: int = QUEUE_NS,
         cached_tokens: int = 0,
     ) -> None:
@@ -113,7 +130,8 @@ class FakeCall:
         timings = pb.Timings(
             arrived_unix_ns=ARRIVED_UNIX_NS, queue_ns=queue_ns, prefill_ns=PREFILL_NS, decode_ns=DECODE_NS
         )
-        await self._write(finished=pb.Finished(reason=reason, usage=usage, timings=timings, error=error))
+        finished = pb.Finished(reason=reason, usage=usage, timings=timings, error=error, error_fields=error_fields)
+        await self._write(finished=finished)
 
     async def refuse(self, code: grpc.StatusCode, reason: str, message: str = "refused") -> None:
         await abort(self._context, code, reason, message)
@@ -208,6 +226,7 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         self.shared_messages: list[pb.GenerateManyRequest] = []
         self.is_draining = False
         self.num_waiting = 0
+        self.lost_steps = self.requeues = 0
         self.new_request_wait_ns: int | None = None
         self.weights: dict[tuple[str, ...], tuple[float, int]] = {}
         self.classes: dict[str, pb.PriorityClass] = {}
@@ -226,6 +245,12 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
         engine_pb2_grpc.add_EngineServiceServicer_to_server(self, self._server)
         self._server.add_insecure_port(self.address)
         await self._server.start()
+
+    def renew(self) -> None:
+        """Answers as a new one, and remembers no call."""
+        self.script = hello
+        self.calls.clear()
+        self.shared_messages.clear()
 
     async def stop(self) -> None:
         """Gone at once, as a crash would be."""
@@ -287,6 +312,8 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
             free_device_blocks=128,
             block_size=16,
             draining=self.is_draining,
+            lost_steps=self.lost_steps,
+            requeues=self.requeues,
             tenants=self.tenants,
         )
 

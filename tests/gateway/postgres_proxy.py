@@ -5,8 +5,10 @@ import contextlib
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
+from gateway.accepting import stop_accepting
+
 SOCKET = ".s.PGSQL.5432"
-TURNS = 10  # of the event loop, more than asyncio takes to hand over who was just accepted, or to close a transport
+TURNS = 10  # of the event loop, more than asyncio takes to close a transport
 
 
 class PostgresProxy:
@@ -27,10 +29,9 @@ class PostgresProxy:
         """Everything that is connected breaks; nobody can connect."""
         if self._server is None:
             return
-        self._server.close()
-        self._server = None
         self._path.unlink()
-        await _turns()
+        await stop_accepting(self._server)
+        self._server = None
         for pipe in self._pipes:
             pipe.cancel()
         await asyncio.gather(*self._pipes, return_exceptions=True)

@@ -28,9 +28,9 @@ def with_credentials(tenant: Tenant, *values: str):
     return stub.Generate(pb.GenerateRequest(spec=make_spec()), metadata=metadata)
 
 
-async def test_the_scheme_is_read_in_any_case(tenant: Tenant) -> None:
+async def test_the_scheme_is_read_in_any_case(shared_tenant: Tenant) -> None:
     for scheme in ("Bearer", "bearer", "BEARER"):
-        assert await with_credentials(tenant, f"{scheme} {tenant.key}")
+        assert await with_credentials(shared_tenant, f"{scheme} {shared_tenant.key}")
 
 
 async def test_every_bad_credential_gets_the_same_answer(tenant: Tenant) -> None:
@@ -57,12 +57,12 @@ async def test_every_bad_credential_gets_the_same_answer(tenant: Tenant) -> None
     }
 
 
-async def test_a_revoked_key(world: World, tenant: Tenant) -> None:
-    await revoke_key(world.database, CHANGE, tenant.path, "leaked")
-    await world.cache.refresh()
-    refusal = await refused(tenant.generate())
+async def test_a_revoked_key(shared_world: World, own_tenant: Tenant) -> None:
+    await revoke_key(shared_world.database, CHANGE, own_tenant.path, "leaked")
+    await shared_world.cache.refresh()
+    refusal = await refused(own_tenant.generate())
     stranger = await refused(
-        with_credentials(tenant, f"Bearer {api_key.format_key(tenant.public_id, api_key.generate().secret)}")
+        with_credentials(own_tenant, f"Bearer {api_key.format_key(own_tenant.public_id, api_key.generate().secret)}")
     )
 
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.UNAUTHENTICATED, "KEY_REVOKED")
@@ -70,15 +70,15 @@ async def test_a_revoked_key(world: World, tenant: Tenant) -> None:
     assert stranger.info.reason == "CREDENTIAL_INVALID"
 
 
-async def test_revocation_is_noticed_without_being_told(world: World, tenant: Tenant) -> None:
-    await revoke_key(world.database, CHANGE, tenant.path, "leaked")
+async def test_revocation_is_noticed_without_being_told(shared_world: World, own_tenant: Tenant) -> None:
+    await revoke_key(shared_world.database, CHANGE, own_tenant.path, "leaked")
 
-    await eventually(lambda: world.cache.current.keys[tenant.public_id].revoked_at is not None)
-    assert (await refused(tenant.generate())).info.reason == "KEY_REVOKED"
+    await eventually(lambda: shared_world.cache.current.keys[own_tenant.public_id].revoked_at is not None)
+    assert (await refused(own_tenant.generate())).info.reason == "KEY_REVOKED"
 
 
-async def test_an_expired_key(world: World) -> None:
-    tenant = await world.tenant(key=ApiKeySettings(expires_at=datetime.now(UTC) - timedelta(seconds=1)))
+async def test_an_expired_key(shared_world: World) -> None:
+    tenant = await shared_world.tenant(key=ApiKeySettings(expires_at=datetime.now(UTC) - timedelta(seconds=1)))
 
     refusal = await refused(tenant.generate())
 
@@ -96,9 +96,9 @@ async def test_an_expired_secret_of_a_living_key(world: World, tenant: Tenant) -
     assert (await refused(with_credentials(tenant, f"Bearer {fresh.text}"))).info.reason == "KEY_EXPIRED"
 
 
-async def test_a_key_may_be_used_from_its_networks_only(world: World) -> None:
-    local = await world.tenant("local", key=ApiKeySettings(ip_cidrs=(ip_network("127.0.0.0/8"),)))
-    remote = await world.tenant("remote", key=ApiKeySettings(ip_cidrs=(ip_network("10.0.0.0/8"),)))
+async def test_a_key_may_be_used_from_its_networks_only(shared_world: World) -> None:
+    local = await shared_world.tenant(key=ApiKeySettings(ip_cidrs=(ip_network("127.0.0.0/8"),)))
+    remote = await shared_world.tenant(key=ApiKeySettings(ip_cidrs=(ip_network("10.0.0.0/8"),)))
 
     refusal = await refused(remote.generate())
 
@@ -123,8 +123,8 @@ def test_the_callers_address_is_read_from_every_form_of_peer(
     assert peer_address(peer) == address
 
 
-async def test_a_key_without_the_scope_for_inference(world: World) -> None:
-    tenant = await world.tenant(key=ApiKeySettings(scopes=(KeyScope.QUOTA_READ,)))
+async def test_a_key_without_the_scope_for_inference(shared_world: World) -> None:
+    tenant = await shared_world.tenant(key=ApiKeySettings(scopes=(KeyScope.QUOTA_READ,)))
 
     refusal = await refused(tenant.generate())
 
@@ -132,14 +132,14 @@ async def test_a_key_without_the_scope_for_inference(world: World) -> None:
     assert refusal.info.metadata["scope"] == "inference"
 
 
-async def test_a_platform_key_administers_and_does_not_generate(world: World, tenant: Tenant) -> None:
-    admin = await world.administrator()
+async def test_a_platform_key_administers_and_does_not_generate(shared_world: World, shared_tenant: Tenant) -> None:
+    admin = await shared_world.administrator()
     request = admin_pb2.GetSystemStatusRequest()
 
     status = await admin_pb2_grpc.AdminServiceStub(admin.channel).GetSystemStatus(request, metadata=admin.metadata)
     generating = await refused(admin.generate())
     by_tenant = await refused(
-        admin_pb2_grpc.AdminServiceStub(tenant.channel).GetSystemStatus(request, metadata=tenant.metadata)
+        admin_pb2_grpc.AdminServiceStub(shared_tenant.channel).GetSystemStatus(request, metadata=shared_tenant.metadata)
     )
 
     assert (status.store_reachable, status.engines[0].model) == (True, "bytes")
@@ -178,13 +178,13 @@ async def test_a_storm_of_unknown_keys_costs_the_database_a_few_readings(
     assert num_refreshes <= 4
 
 
-async def test_revoking_with_abort_ends_what_the_key_has_running(world: World, tenant: Tenant) -> None:
-    world.engine.script = begun
-    stream = tenant.stream()
+async def test_revoking_with_abort_ends_what_the_key_has_running(shared_world: World, own_tenant: Tenant) -> None:
+    shared_world.engine.script = begun
+    stream = own_tenant.stream()
     await stream.read()
     await stream.read()
-    admin = await world.administrator()
-    request = admin_pb2.RevokeApiKeyRequest(name=tenant.path.name, reason="leaked", abort_inflight=True)
+    admin = await shared_world.administrator()
+    request = admin_pb2.RevokeApiKeyRequest(name=own_tenant.path.name, reason="leaked", abort_inflight=True)
 
     await admin_pb2_grpc.AdminServiceStub(admin.channel).RevokeApiKey(request, metadata=admin.metadata)
     refusal = await refused(stream.read())
@@ -192,8 +192,8 @@ async def test_revoking_with_abort_ends_what_the_key_has_running(world: World, t
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.UNAUTHENTICATED, "KEY_REVOKED")
 
 
-async def test_the_last_use_of_a_key_is_written_in_a_batch(world: World, tenant: Tenant) -> None:
-    await tenant.generate()
-    await world.live._last_used.flush()
+async def test_the_last_use_of_a_key_is_written_in_a_batch(shared_world: World, own_tenant: Tenant) -> None:
+    await own_tenant.generate()
+    await shared_world.live._last_used.flush()
 
-    assert (await get_key(world.database, tenant.path)).last_used_at is not None
+    assert (await get_key(shared_world.database, own_tenant.path)).last_used_at is not None

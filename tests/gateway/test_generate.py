@@ -20,8 +20,8 @@ def text_of(messages: list[pb.StreamGenerateResponse]) -> str:
     return "".join(message.token_delta.text for message in messages)
 
 
-async def test_a_unary_call_returns_the_whole_output_with_its_usage(tenant: Tenant) -> None:
-    response = await tenant.generate()
+async def test_a_unary_call_returns_the_whole_output_with_its_usage(shared_tenant: Tenant) -> None:
+    response = await shared_tenant.generate()
 
     (output,) = response.outputs
     assert (response.model, output.text, output.finish_reason) == (MODEL, "hello", pb.FINISH_REASON_STOP)
@@ -33,7 +33,7 @@ async def test_a_unary_call_returns_the_whole_output_with_its_usage(tenant: Tena
 
 
 async def test_a_stream_begins_with_admission_counts_without_a_gap_and_ends_with_finish(
-    world: World, tenant: Tenant
+    shared_world: World, shared_tenant: Tenant
 ) -> None:
     async def script(call: FakeCall) -> None:
         await call.accept()
@@ -44,8 +44,8 @@ async def test_a_stream_begins_with_admission_counts_without_a_gap_and_ends_with
         await call.emit(b"two")
         await call.finish()
 
-    world.engine.script = script
-    messages = await collect(tenant.stream())
+    shared_world.engine.script = script
+    messages = await collect(shared_tenant.stream())
 
     kinds = [message.WhichOneof("event") for message in messages]
     assert kinds == ["admission", "token_delta", "preempted", "resumed", "token_delta", "finish"]
@@ -63,7 +63,7 @@ async def test_a_stream_begins_with_admission_counts_without_a_gap_and_ends_with
 @pytest.mark.parametrize("mode", ["pause", "swap", "recompute"])
 @pytest.mark.parametrize("reason", ["kv_pressure", "fairness", "quota", "reader"])
 async def test_client_is_told_how_and_why_its_request_gave_way(
-    world: World, tenant: Tenant, mode: str, reason: str
+    shared_world: World, shared_tenant: Tenant, mode: str, reason: str
 ) -> None:
     async def script(call: FakeCall) -> None:
         await call.accept()
@@ -76,23 +76,23 @@ async def test_client_is_told_how_and_why_its_request_gave_way(
         await call.emit(b"hi")
         await call.finish()
 
-    world.engine.script = script
+    shared_world.engine.script = script
 
-    messages = [message async for message in tenant.stream()]
+    messages = [message async for message in shared_tenant.stream()]
 
     told = [message.preempted for message in messages if message.HasField("preempted")]
     assert [(event.mode, event.reason) for event in told] == [(mode, reason)]
 
 
-async def test_a_character_is_never_cut(world: World, tenant: Tenant) -> None:
+async def test_a_character_is_never_cut(shared_world: World, shared_tenant: Tenant) -> None:
     async def script(call: FakeCall) -> None:
         await call.accept()
         for byte in "né€𝄞".encode():
             await call.emit([byte])
         await call.finish()
 
-    world.engine.script = script
-    messages = await collect(tenant.stream())
+    shared_world.engine.script = script
+    messages = await collect(shared_tenant.stream())
 
     deltas = [message.token_delta.text for message in messages if message.HasField("token_delta")]
     assert "".join(deltas) == "né€𝄞"
@@ -100,7 +100,7 @@ async def test_a_character_is_never_cut(world: World, tenant: Tenant) -> None:
 
 
 async def test_a_stop_string_across_chunks_ends_the_output_and_what_lies_beyond_is_discarded(
-    world: World, tenant: Tenant
+    shared_world: World, shared_tenant: Tenant
 ) -> None:
     async def script(call: FakeCall) -> None:
         await call.accept()
@@ -110,31 +110,33 @@ async def test_a_stop_string_across_chunks_ends_the_output_and_what_lies_beyond_
         await call.emit(b" late")
         await call.finish(engine_pb2.FINISH_REASON_CANCELLED)
 
-    world.engine.script = script
-    messages = await collect(tenant.stream(stopping={"stop": ["END"], "max_output_tokens": 50}))
+    shared_world.engine.script = script
+    messages = await collect(shared_tenant.stream(stopping={"stop": ["END"], "max_output_tokens": 50}))
 
     assert text_of(messages) == "keep "
     finish = messages[-1].finish
     assert finish.finish_reason == pb.FINISH_REASON_STOP
     assert (finish.usage.output_tokens, finish.usage.discarded_tokens, finish.usage.billed_tokens) == (8, 10, 10)
-    call = await world.engine.call()
+    call = await shared_world.engine.call()
     assert call.controls[0].cancel.reason == engine_pb2.CANCEL_REASON_STOP_STRING
 
 
-async def test_text_held_back_for_a_stop_string_that_never_comes_is_delivered(world: World, tenant: Tenant) -> None:
+async def test_text_held_back_for_a_stop_string_that_never_comes_is_delivered(
+    shared_world: World, shared_tenant: Tenant
+) -> None:
     async def script(call: FakeCall) -> None:
         await call.accept()
         await call.emit(b"the EN")
         await call.finish()
 
-    world.engine.script = script
-    response = await tenant.generate(stopping={"stop": ["END"]})
+    shared_world.engine.script = script
+    response = await shared_tenant.generate(stopping={"stop": ["END"]})
 
     assert response.outputs[0].text == "the EN"
     assert response.outputs[0].finish_reason == pb.FINISH_REASON_LENGTH
 
 
-async def test_token_ids_and_logprobs_come_when_they_are_asked_for(world: World, tenant: Tenant) -> None:
+async def test_token_ids_and_logprobs_come_when_they_are_asked_for(shared_world: World, shared_tenant: Tenant) -> None:
     async def script(call: FakeCall) -> None:
         assert call.start.sampling.num_logprobs == 1
         await call.accept()
@@ -145,8 +147,8 @@ async def test_token_ids_and_logprobs_come_when_they_are_asked_for(world: World,
         await call.emit(b"ab", entries)
         await call.finish()
 
-    world.engine.script = script
-    response = await tenant.generate(output=pb.OutputOptions(logprobs=1, token_ids=True))
+    shared_world.engine.script = script
+    response = await shared_tenant.generate(output=pb.OutputOptions(logprobs=1, token_ids=True))
 
     (output,) = response.outputs
     assert list(output.token_ids) == [97, 98]
@@ -154,22 +156,22 @@ async def test_token_ids_and_logprobs_come_when_they_are_asked_for(world: World,
     assert [(top.token_id, top.token) for top in output.logprobs[0].top] == [(98, "b")]
 
 
-async def test_the_engine_gets_the_request_with_the_tenants_own_weights_class_and_salt(world: World) -> None:
-    tenant = await world.tenant(team=TeamSettings(default_class="batch"))
+async def test_the_engine_gets_the_request_with_the_tenants_own_weights_class_and_salt(shared_world: World) -> None:
+    tenant = await shared_world.tenant(team=TeamSettings(default_class="batch"))
     await tenant.generate(
         sampling=pb.SamplingOptions(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, seed=7, speculation=False),
         stopping={"stop_token_ids": [65], "ignore_eos": True},
     )
 
-    start = (await world.engine.call()).start
-    team = world.cache.current.teams[tenant.team_id]
+    start = (await shared_world.engine.call()).start
+    team = shared_world.cache.current.teams[tenant.team_id]
     assert [(node.id, node.weight) for node in start.path] == [
         (str(tenant.organization_id), 1),
         (str(tenant.team_id), 1),
     ]
     assert (start.priority_class.name, start.priority_class.rank) == ("batch", 200)
     assert start.cache_salt == team.cache_salt
-    assert start.policy_revision == world.cache.current.revision
+    assert start.policy_revision == shared_world.cache.current.revision
     assert list(start.prompt_token_ids) == list(b"hi")
     assert (start.max_output_tokens, start.protocol_version) == (8, 1)
     assert (start.sampling.temperature, start.sampling.top_k, start.sampling.seed) == (0.5, 3, 7)
@@ -179,11 +181,13 @@ async def test_the_engine_gets_the_request_with_the_tenants_own_weights_class_an
     assert not start.sampling.HasField("num_logprobs")
 
 
-async def test_unset_options_take_the_documented_defaults_and_a_fresh_seed(world: World, tenant: Tenant) -> None:
-    await tenant.generate(stopping={"max_output_tokens": None})
-    await tenant.generate(stopping={"max_output_tokens": None})
+async def test_unset_options_take_the_documented_defaults_and_a_fresh_seed(
+    shared_world: World, shared_tenant: Tenant
+) -> None:
+    await shared_tenant.generate(stopping={"max_output_tokens": None})
+    await shared_tenant.generate(stopping={"max_output_tokens": None})
 
-    first, second = (await world.engine.call(0)).start, (await world.engine.call(1)).start
+    first, second = (await shared_world.engine.call(0)).start, (await shared_world.engine.call(1)).start
     sampling = first.sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (1.0, 0, 1.0, 0.0)
     assert (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) == (1.0, 0.0, 0.0)
@@ -191,90 +195,96 @@ async def test_unset_options_take_the_documented_defaults_and_a_fresh_seed(world
     assert first.sampling.seed != second.sampling.seed
 
 
-async def test_the_default_output_is_what_the_pool_leaves(world: World, tenant: Tenant) -> None:
-    await tenant.generate(text="x" * (MAX_REQUEST_TOKENS - 100), stopping={"max_output_tokens": None})
+async def test_the_default_output_is_what_the_pool_leaves(shared_world: World, shared_tenant: Tenant) -> None:
+    await shared_tenant.generate(text="x" * (MAX_REQUEST_TOKENS - 100), stopping={"max_output_tokens": None})
 
-    assert (await world.engine.call()).start.max_output_tokens == 100
+    assert (await shared_world.engine.call()).start.max_output_tokens == 100
 
 
-async def test_a_chat_is_rendered_by_the_models_template(world: World, tenant: Tenant) -> None:
+async def test_a_chat_is_rendered_by_the_models_template(shared_world: World, shared_tenant: Tenant) -> None:
     messages = [pb.ChatMessage(role="system", content="Be brief."), pb.ChatMessage(role="user", content="Hi")]
-    await tenant.generate(chat=pb.ChatPrompt(messages=messages))
+    await shared_tenant.generate(chat=pb.ChatPrompt(messages=messages))
 
-    prompt = bytes((await world.engine.call()).start.prompt_token_ids).decode()
+    prompt = bytes((await shared_world.engine.call()).start.prompt_token_ids).decode()
     assert prompt == "system: Be brief.\nuser: Hi\nassistant: "
-    counted = await tenant.count_tokens(chat=pb.ChatPrompt(messages=messages, add_generation_prompt=False))
+    counted = await shared_tenant.count_tokens(chat=pb.ChatPrompt(messages=messages, add_generation_prompt=False))
     assert counted.input_tokens == len("system: Be brief.\nuser: Hi\n")
 
 
-async def test_token_ids_are_a_prompt_as_they_are(world: World, tenant: Tenant) -> None:
-    await tenant.generate(token_ids=pb.TokenPrompt(ids=[1, 2, END_TOKEN]))
+async def test_token_ids_are_a_prompt_as_they_are(shared_world: World, shared_tenant: Tenant) -> None:
+    await shared_tenant.generate(token_ids=pb.TokenPrompt(ids=[1, 2, END_TOKEN]))
 
-    assert list((await world.engine.call()).start.prompt_token_ids) == [1, 2, END_TOKEN]
+    assert list((await shared_world.engine.call()).start.prompt_token_ids) == [1, 2, END_TOKEN]
 
 
-async def test_the_longest_wait_is_the_shorter_of_the_requests_and_the_classes(world: World, tenant: Tenant) -> None:
+async def test_the_longest_wait_is_the_shorter_of_the_requests_and_the_classes(
+    shared_world: World, shared_tenant: Tenant
+) -> None:
     options = pb.AdmissionOptions()
     options.max_queue_wait.FromMilliseconds(1500)
-    await tenant.generate(admission=options)
+    await shared_tenant.generate(admission=options)
 
-    assert (await world.engine.call()).start.max_queue_wait_ns == 1_500_000_000
+    assert (await shared_world.engine.call()).start.max_queue_wait_ns == 1_500_000_000
 
 
-async def test_cancel_generation_ends_the_stream_with_what_there_is(world: World, tenant: Tenant) -> None:
-    world.engine.script = begun
-    stream = tenant.stream()
+async def test_cancel_generation_ends_the_stream_with_what_there_is(shared_world: World, shared_tenant: Tenant) -> None:
+    shared_world.engine.script = begun
+    stream = shared_tenant.stream()
     admission = await stream.read()
     await stream.read()
 
-    answer = await tenant.cancel(admission.admission.generation_id, str(UUID(int=9)))
+    answer = await shared_tenant.cancel(admission.admission.generation_id, str(UUID(int=9)))
     finish = await stream.read()
 
     assert answer.cancelled_count == 1
     assert finish.finish.finish_reason == pb.FINISH_REASON_CANCELLED
     assert finish.finish.usage.output_tokens == 3
-    again = await tenant.cancel(admission.admission.generation_id)
+    again = await shared_tenant.cancel(admission.admission.generation_id)
     assert again.cancelled_count == 0
 
 
-async def test_a_unary_call_that_is_cancelled_by_id_returns_its_output_so_far(world: World, tenant: Tenant) -> None:
-    world.engine.script = begun
-    call = tenant.generate()
-    started = await world.engine.call()
+async def test_a_unary_call_that_is_cancelled_by_id_returns_its_output_so_far(
+    shared_world: World, shared_tenant: Tenant
+) -> None:
+    shared_world.engine.script = begun
+    call = shared_tenant.generate()
+    started = await shared_world.engine.call()
 
-    await tenant.cancel(started.start.generation_id)
+    await shared_tenant.cancel(started.start.generation_id)
     response = await call
 
     assert response.outputs[0].finish_reason == pb.FINISH_REASON_CANCELLED
 
 
-async def test_nobody_cancels_another_tenants_generation(world: World, tenant: Tenant) -> None:
-    world.engine.script = stalled
-    other = await world.tenant("globex")
-    stream = tenant.stream()
+async def test_nobody_cancels_another_tenants_generation(shared_world: World, shared_tenant: Tenant) -> None:
+    shared_world.engine.script = stalled
+    other = await shared_world.tenant()
+    stream = shared_tenant.stream()
     generation_id = (await stream.read()).admission.generation_id
 
     assert (await other.cancel(generation_id)).cancelled_count == 0
-    assert (await tenant.cancel(generation_id)).cancelled_count == 1
+    assert (await shared_tenant.cancel(generation_id)).cancelled_count == 1
 
 
-async def test_counting_tokens_runs_nothing(world: World, tenant: Tenant) -> None:
-    assert (await tenant.count_tokens(text="né€")).input_tokens == 6
-    assert (await tenant.count_tokens(token_ids=pb.TokenPrompt(ids=[1, 2, 3]))).input_tokens == 3
-    assert not world.engine.calls
+async def test_counting_tokens_runs_nothing(shared_world: World, shared_tenant: Tenant) -> None:
+    assert (await shared_tenant.count_tokens(text="né€")).input_tokens == 6
+    assert (await shared_tenant.count_tokens(token_ids=pb.TokenPrompt(ids=[1, 2, 3]))).input_tokens == 3
+    assert not shared_world.engine.calls
 
 
-async def test_a_models_facts_are_those_that_the_engine_told(tenant: Tenant) -> None:
-    (model,) = (await tenant.models.ListModels(model_pb2.ListModelsRequest(), metadata=tenant.metadata)).models
+async def test_a_models_facts_are_those_that_the_engine_told(shared_tenant: Tenant) -> None:
+    (model,) = (
+        await shared_tenant.models.ListModels(model_pb2.ListModelsRequest(), metadata=shared_tenant.metadata)
+    ).models
 
     assert (model.name, model.context_tokens, model.max_request_tokens) == (MODEL, CONTEXT_TOKENS, MAX_REQUEST_TOKENS)
     assert model.has_chat_template
-    got = await tenant.models.GetModel(model_pb2.GetModelRequest(name=MODEL), metadata=tenant.metadata)
+    got = await shared_tenant.models.GetModel(model_pb2.GetModelRequest(name=MODEL), metadata=shared_tenant.metadata)
     assert got.model == model
 
 
-async def test_a_model_without_a_grant_is_not_listed(world: World) -> None:
-    tenant = await world.tenant(key=ApiKeySettings(model_grants=("other",)))
+async def test_a_model_without_a_grant_is_not_listed(shared_world: World) -> None:
+    tenant = await shared_world.tenant(key=ApiKeySettings(model_grants=("other",)))
 
     listed = await tenant.models.ListModels(model_pb2.ListModelsRequest(), metadata=tenant.metadata)
 
@@ -283,15 +293,15 @@ async def test_a_model_without_a_grant_is_not_listed(world: World) -> None:
 
 @pytest.mark.parametrize("finish_reason", [engine_pb2.FINISH_REASON_STOP, engine_pb2.FINISH_REASON_LENGTH])
 async def test_logprobs_of_a_stopped_chunk_stay_beside_their_tokens(
-    world: World, tenant: Tenant, finish_reason: int
+    shared_world: World, shared_tenant: Tenant, finish_reason: int
 ) -> None:
     async def script(call: FakeCall) -> None:
         await call.accept()
         await call.emit(b"aXb", [engine_pb2.TokenLogprobs(logprob=-float(n)) for n in (1, 2, 3)])
         await call.finish(finish_reason)
 
-    world.engine.script = script
-    response = await tenant.generate(output=pb.OutputOptions(logprobs=0), stopping={"stop": ["X"]})
+    shared_world.engine.script = script
+    response = await shared_tenant.generate(output=pb.OutputOptions(logprobs=0), stopping={"stop": ["X"]})
 
     (output,) = response.outputs
     assert (output.text, output.finish_reason) == ("a", pb.FINISH_REASON_STOP)

@@ -34,10 +34,12 @@ async def listed_services(channel: grpc.aio.Channel) -> list[str]:
     return [service.name for service in answer.list_services_response.service]
 
 
-async def test_health_and_reflection_need_no_key_and_everything_else_does(world: World, tenant: Tenant) -> None:
-    health = health_pb2_grpc.HealthStub(tenant.channel)
+async def test_health_and_reflection_need_no_key_and_everything_else_does(
+    shared_world: World, shared_tenant: Tenant
+) -> None:
+    health = health_pb2_grpc.HealthStub(shared_tenant.channel)
     answered = await health.Check(health_pb2.HealthCheckRequest())
-    services = await listed_services(tenant.channel)
+    services = await listed_services(shared_tenant.channel)
 
     methods = [
         f"/{service}/{method.name}"
@@ -45,7 +47,7 @@ async def test_health_and_reflection_need_no_key_and_everything_else_does(world:
         for method in descriptor_pool.Default().FindServiceByName(service).methods
     ]
     protected = [method for method in methods if method not in PUBLIC_METHODS]
-    refusals = {method: await refused(raw_call(tenant, method, b"")) for method in protected}
+    refusals = {method: await refused(raw_call(shared_tenant, method, b"")) for method in protected}
 
     assert answered.status == health_pb2.HealthCheckResponse.SERVING
     assert set(SERVICES) <= set(services)
@@ -72,19 +74,19 @@ async def test_a_watcher_of_health_hears_of_each_change(world: World, tenant: Te
 
 
 async def test_a_method_that_nobody_put_on_the_list_is_refused(
-    world: World, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+    shared_world: World, shared_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(routes.ROUTES, f"/{GENERATION_SERVICE}/Generate")
 
-    refusal = await refused(tenant.generate())
+    refusal = await refused(shared_tenant.generate())
 
     assert refusal.code is grpc.StatusCode.PERMISSION_DENIED
 
 
 @pytest.mark.parametrize("method", ["Generate", "StreamGenerate", "CountTokens", "CancelGeneration"])
-async def test_bytes_that_are_no_message_are_an_invalid_field(tenant: Tenant, method: str) -> None:
+async def test_bytes_that_are_no_message_are_an_invalid_field(shared_tenant: Tenant, method: str) -> None:
     name = f"/{GENERATION_SERVICE}/{method}"
-    refusal = await refused(raw_call(tenant, name, b"\xff\xff\xff", tenant.metadata))
+    refusal = await refused(raw_call(shared_tenant, name, b"\xff\xff\xff", shared_tenant.metadata))
 
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
     assert refusal.info.domain == "evenflow"
@@ -92,40 +94,42 @@ async def test_bytes_that_are_no_message_are_an_invalid_field(tenant: Tenant, me
 
 
 @pytest.mark.parametrize("text", [b"\xed\xa0\x80", b"\xff\xfe", b"ok \xc3"])
-async def test_text_that_is_not_utf_8_is_an_invalid_field(world: World, tenant: Tenant, text: bytes) -> None:
+async def test_text_that_is_not_utf_8_is_an_invalid_field(
+    shared_world: World, shared_tenant: Tenant, text: bytes
+) -> None:
     placeholder = b"#" * len(text)
     message = pb.GenerateRequest(spec=pb.GenerationSpec(text=placeholder.decode())).SerializeToString()
     broken = message.replace(placeholder, text)
 
-    refusal = await refused(raw_call(tenant, f"/{GENERATION_SERVICE}/Generate", broken, tenant.metadata))
+    refusal = await refused(raw_call(shared_tenant, f"/{GENERATION_SERVICE}/Generate", broken, shared_tenant.metadata))
 
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
-    assert not world.engine.calls
+    assert not shared_world.engine.calls
 
 
-async def test_a_method_that_does_not_exist_is_unimplemented(tenant: Tenant) -> None:
-    refusal = await refused(raw_call(tenant, f"/{GENERATION_SERVICE}/Invent", b"", tenant.metadata))
+async def test_a_method_that_does_not_exist_is_unimplemented(shared_tenant: Tenant) -> None:
+    refusal = await refused(raw_call(shared_tenant, f"/{GENERATION_SERVICE}/Invent", b"", shared_tenant.metadata))
 
     assert refusal.code is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_a_tenant_named_by_the_client_changes_nothing(world: World, tenant: Tenant) -> None:
-    other = await world.tenant("globex")
-    await tenant.generate(metadata=(("x-evenflow-tenant", str(other.team_id)),))
+async def test_a_tenant_named_by_the_client_changes_nothing(shared_world: World, shared_tenant: Tenant) -> None:
+    other = await shared_world.tenant()
+    await shared_tenant.generate(metadata=(("x-evenflow-tenant", str(other.team_id)),))
 
-    assert (await world.engine.call()).start.path[1].id == str(tenant.team_id)
+    assert (await shared_world.engine.call()).start.path[1].id == str(shared_tenant.team_id)
 
 
 @pytest.mark.parametrize("method", ["/evenflow.inference.v1.GenerationService/Nope", "/x.Y/Z", "/"])
-async def test_a_method_that_does_not_exist_is_refused_with_details(tenant: Tenant, method: str) -> None:
-    refusal = await refused(raw_call(tenant, method, b"", tenant.metadata))
+async def test_a_method_that_does_not_exist_is_refused_with_details(shared_tenant: Tenant, method: str) -> None:
+    refusal = await refused(raw_call(shared_tenant, method, b"", shared_tenant.metadata))
 
     assert refusal.code is grpc.StatusCode.UNIMPLEMENTED
     assert refusal.info.reason == "METHOD_NOT_FOUND"
 
 
 async def test_a_refused_message_is_gone_before_its_refusal_is_written(
-    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+    shared_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[weakref.ref[pb.GenerationSpec]] = []
     alive: list[bool] = []
@@ -142,7 +146,7 @@ async def test_a_refused_message_is_gone_before_its_refusal_is_written(
 
     monkeypatch.setattr(launch, "ask_from_pb", ask)
     monkeypatch.setattr(errors, "_details", details)
-    await refused(tenant.generate(text=""))
+    await refused(shared_tenant.generate(text=""))
 
     assert alive == [False]
 

@@ -46,9 +46,9 @@ class Door:
     ],
 )
 async def test_a_bug_before_the_start_holds_no_quota(
-    world: World, monkeypatch: pytest.MonkeyPatch, part: object, name: str
+    shared_world: World, monkeypatch: pytest.MonkeyPatch, part: object, name: str
 ) -> None:
-    tenant = await world.tenant(limits=(CONCURRENCY,))
+    tenant = await shared_world.tenant(limits=(CONCURRENCY,))
 
     def fails(*_: object) -> None:
         raise RuntimeError(name)
@@ -57,11 +57,17 @@ async def test_a_bug_before_the_start_holds_no_quota(
     refusal = await refused(tenant.generate())
 
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.INTERNAL, "INTERNAL")
-    assert (world.book.num_reservations, world.live.num_live_requests, world.engine.calls) == (0, 0, [])
+    assert (shared_world.book.num_reservations, shared_world.live.num_live_requests, shared_world.engine.calls) == (
+        0,
+        0,
+        [],
+    )
 
 
-async def test_a_refusal_is_told_though_what_is_left_cannot_be(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    tenant = await world.tenant(limits=(QuotaLimit(Dimension.REQUESTS, 1, 3_600_000, 1),))
+async def test_a_refusal_is_told_though_what_is_left_cannot_be(
+    shared_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant = await shared_world.tenant(limits=(QuotaLimit(Dimension.REQUESTS, 1, 3_600_000, 1),))
     await tenant.generate()
 
     def gone(*_: object) -> None:
@@ -73,12 +79,14 @@ async def test_a_refusal_is_told_though_what_is_left_cannot_be(world: World, mon
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED")
 
 
-async def test_time_that_ran_out_at_the_quota_reaches_no_engine(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    tenant = await world.tenant(limits=(CONCURRENCY,))
+async def test_time_that_ran_out_at_the_quota_reaches_no_engine(
+    shared_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant = await shared_world.tenant(limits=(CONCURRENCY,))
     # The engine has half a second of the caller's thirty.
     monkeypatch.setattr(deadline, "MAX_DEADLINE_MARGIN_S", 29.5)
     monkeypatch.setattr(deadline, "DEADLINE_MARGIN", 1.0)
-    door = Door(world, monkeypatch)
+    door = Door(shared_world, monkeypatch)
     calling = asyncio.create_task(refused(tenant.generate(timeout=30)))
     await door.reached.wait()
     await asyncio.sleep(0.6)
@@ -86,23 +94,23 @@ async def test_time_that_ran_out_at_the_quota_reaches_no_engine(world: World, mo
     refusal = await calling
 
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
-    assert (world.book.num_reservations, world.engine.calls) == (0, [])
+    assert (shared_world.book.num_reservations, shared_world.engine.calls) == (0, [])
 
 
 async def test_a_key_that_is_revoked_while_its_request_waits_for_quota_starts_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    shared_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tenant = await world.tenant(limits=(CONCURRENCY,))
-    door = Door(world, monkeypatch)
+    tenant = await shared_world.tenant(limits=(CONCURRENCY,))
+    door = Door(shared_world, monkeypatch)
     calling = asyncio.create_task(refused(tenant.generate()))
     await door.reached.wait()
-    await revoke_key(world.database, CHANGE, tenant.path, reason="leaked", aborts_inflight=True)
-    await world.cache.refresh()
+    await revoke_key(shared_world.database, CHANGE, tenant.path, reason="leaked", aborts_inflight=True)
+    await shared_world.cache.refresh()
     door.opened.set()
     refusal = await calling
 
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.UNAUTHENTICATED, "KEY_REVOKED")
-    assert (world.book.num_reservations, world.engine.calls) == (0, [])
+    assert (shared_world.book.num_reservations, shared_world.engine.calls) == (0, [])
 
 
 async def test_a_drain_waits_for_those_past_the_door_and_starts_none_of_them(

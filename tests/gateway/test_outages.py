@@ -27,7 +27,7 @@ from gateway.store.db import Database
 from gateway.store.enums import Dimension, StoreLossAction
 from gateway.store.errors import DatabaseUnavailableError
 from gateway.store.quota_policies import create_quota_policy
-from gateway.store.records import QuotaLimit, QuotaPolicySettings, ResourcePath
+from gateway.store.records import ApiKeySettings, QuotaLimit, QuotaPolicySettings, ResourcePath
 from gateway.store.usage import UsageEvent, insert_usage
 from tests.gateway.fake_engine import FakeCall, FakeEngine, begun
 from tests.gateway.postgres_proxy import PostgresProxy
@@ -424,6 +424,23 @@ async def test_of_two_engines_the_less_busy_one_is_used_and_one_may_go(
     for stream in (*streams, late):
         stream.cancel()
     await eventually(lambda: not world.live.num_live_requests)
+
+
+async def test_who_names_no_model_that_is_there_is_told_of_those_it_may_use_and_of_no_other(
+    closed_world: World, second_engine: FakeEngine
+) -> None:
+    world = closed_world
+    second_engine.info.name = "secret"
+    world.options["engine"] = f"{world.engine.address},{second_engine.address}"
+    await world.open()
+    await eventually(lambda: len(world.live._models._ready) == 2)
+    free = await world.tenant()
+    bound = await world.tenant("globex", key=ApiKeySettings(model_grants=("bytes",)))
+
+    assert (await refused(free.generate(model="x"))).message.endswith(": this key may use bytes, secret")
+    assert (await refused(free.generate())).message.endswith("name one of bytes, secret")
+    hidden = await refused(bound.generate(model="secret"))
+    assert (hidden.info.reason, hidden.message.endswith(": this key may use bytes")) == ("MODEL_NOT_FOUND", True)
 
 
 async def test_no_work_is_taken_that_could_not_be_recorded(closed_world: World, proxy: PostgresProxy) -> None:

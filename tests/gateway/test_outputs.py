@@ -40,7 +40,7 @@ def scoring(monkeypatch: pytest.MonkeyPatch) -> Script:
     return script
 
 
-async def test_each_way_to_say_a_format_reaches_the_engine(world: World, tenant: Tenant) -> None:
+async def test_each_way_to_say_a_format_reaches_the_engine(shared_world: World, shared_tenant: Tenant) -> None:
     formats = [
         pb.OutputFormat(json_object=True),
         pb.OutputFormat(json_schema='{"type": "object"}'),
@@ -48,20 +48,22 @@ async def test_each_way_to_say_a_format_reaches_the_engine(world: World, tenant:
         pb.OutputFormat(lark='start: "a"'),
     ]
     for each in formats:
-        await tenant.generate(output=pb.OutputOptions(format=each))
+        await shared_tenant.generate(output=pb.OutputOptions(format=each))
     sampling = pb.SamplingOptions(logit_bias={9: -1.5}, allowed_token_ids=[9, 10])
-    await tenant.generate(sampling=sampling)
+    await shared_tenant.generate(sampling=sampling)
 
-    grammars = [call.start.sampling.grammar for call in world.engine.calls]
+    grammars = [call.start.sampling.grammar for call in shared_world.engine.calls]
     assert [each.WhichOneof("source") for each in grammars] == ["json_schema", "json_schema", "regex", "lark", None]
     assert grammars[0] == grammars[1]
-    told = world.engine.calls[-1].start.sampling
+    told = shared_world.engine.calls[-1].start.sampling
     assert (list(told.biased_token_ids), list(told.biases), list(told.allowed_token_ids)) == ([9], [-1.5], [9, 10])
 
 
-async def test_log_probabilities_of_the_prompt_are_told_whole(world: World, tenant: Tenant, scoring: Script) -> None:
-    world.engine.script = scoring
-    response = await tenant.generate(text="hell", output=pb.OutputOptions(prompt_logprobs=1))
+async def test_log_probabilities_of_the_prompt_are_told_whole(
+    shared_world: World, shared_tenant: Tenant, scoring: Script
+) -> None:
+    shared_world.engine.script = scoring
+    response = await shared_tenant.generate(text="hell", output=pb.OutputOptions(prompt_logprobs=1))
 
     (output,) = response.outputs
     assert [(each.token, each.logprob) for each in output.prompt_logprobs] == [("e", -1.0), ("l", -2.0), ("l", -3.0)]
@@ -70,11 +72,13 @@ async def test_log_probabilities_of_the_prompt_are_told_whole(world: World, tena
     assert response.timings.prefill.ToNanoseconds() > 0
 
 
-async def test_log_probabilities_of_the_prompt_are_streamed_once(world: World, tenant: Tenant, scoring: Script) -> None:
-    world.engine.script = scoring
+async def test_log_probabilities_of_the_prompt_are_streamed_once(
+    shared_world: World, shared_tenant: Tenant, scoring: Script
+) -> None:
+    shared_world.engine.script = scoring
     deltas = [
         message.token_delta
-        async for message in tenant.stream(text="hell", output=pb.OutputOptions(prompt_logprobs=1))
+        async for message in shared_tenant.stream(text="hell", output=pb.OutputOptions(prompt_logprobs=1))
         if message.HasField("token_delta")
     ]
 
@@ -97,29 +101,33 @@ async def test_log_probabilities_of_the_prompt_are_streamed_once(world: World, t
         ({"sampling": pb.SamplingOptions(allowed_token_ids=[5000])}, "spec.sampling.allowed_token_ids"),
     ],
 )
-async def test_what_is_out_of_range_is_refused_by_name(world: World, tenant: Tenant, spec: dict, field: str) -> None:
-    refusal = await refused(tenant.generate(**spec))
+async def test_what_is_out_of_range_is_refused_by_name(
+    shared_world: World, shared_tenant: Tenant, spec: dict, field: str
+) -> None:
+    refusal = await refused(shared_tenant.generate(**spec))
     assert refusal.fields == [field]
-    assert not world.engine.calls
+    assert not shared_world.engine.calls
 
 
-async def test_what_the_engine_refuses_has_its_public_name(world: World, tenant: Tenant) -> None:
+async def test_what_the_engine_refuses_has_its_public_name(shared_world: World, shared_tenant: Tenant) -> None:
     async def script(call: FakeCall) -> None:
         await call.refuse_field("sampling.grammar.regex", "cannot be held to: unbalanced")
 
-    world.engine.script = script
-    refusal = await refused(tenant.generate(output=pb.OutputOptions(format=pb.OutputFormat(regex="("))))
+    shared_world.engine.script = script
+    refusal = await refused(shared_tenant.generate(output=pb.OutputOptions(format=pb.OutputFormat(regex="("))))
     assert (refusal.info.reason, refusal.fields) == ("INVALID_FIELD", ["spec.output.format.regex"])
     assert refusal.bad_request.field_violations[0].description == "cannot be held to: unbalanced"
 
 
-async def test_an_engine_with_too_many_grammars_is_busy_for_these_only(world: World, tenant: Tenant) -> None:
+async def test_an_engine_with_too_many_grammars_is_busy_for_these_only(
+    shared_world: World, shared_tenant: Tenant
+) -> None:
     async def script(call: FakeCall) -> None:
         await call.refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "GRAMMARS_BUSY")
 
-    world.engine.script = script
-    refusal = await refused(tenant.generate(output=pb.OutputOptions(format=pb.OutputFormat(regex="a"))))
+    shared_world.engine.script = script
+    refusal = await refused(shared_tenant.generate(output=pb.OutputOptions(format=pb.OutputFormat(regex="a"))))
     assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
     assert refusal.retry is not None
-    world.engine.script = hello
-    assert (await tenant.generate()).outputs[0].text == "hello"
+    shared_world.engine.script = hello
+    assert (await shared_tenant.generate()).outputs[0].text == "hello"

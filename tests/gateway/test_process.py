@@ -19,6 +19,7 @@ from gateway.settings import load_settings
 from gateway.telemetry import Telemetry
 from tests.gateway.fake_engine import FakeCall, FakeEngine, begun
 from tests.gateway.world import PEPPER, World, make_spec
+from tests.silent_server import silent_server
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = "import asyncio; from gateway import process, settings; asyncio.run(process.serve(settings.load_settings()))"
@@ -120,30 +121,24 @@ async def test_a_second_signal_ends_the_process_at_once(world: World, free_port:
 
 
 async def test_a_collector_that_never_answers_does_not_hold_the_process(world: World, free_port: int) -> None:
-    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    collector = await asyncio.start_server(ignore, "127.0.0.1", 0)
-    port = collector.sockets[0].getsockname()[1]
-    endpoint = f"http://127.0.0.1:{port}"
-    # The exporter's own patience is beyond the test's, so that only ours can end the wait.
-    process = await start_process(
-        world, free_port, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, OTEL_EXPORTER_OTLP_TIMEOUT="3600"
-    )
-    try:
-        await next_event(process, "engine ready")
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{free_port}") as channel:
-            stub = generation_pb2_grpc.GenerationServiceStub(channel)
-            await stub.Generate(
-                pb.GenerateRequest(spec=make_spec()), metadata=(await world.tenant()).metadata, wait_for_ready=True
-            )
-        process.send_signal(signal.SIGTERM)
-        code = await process.wait()
-    finally:
-        if process.returncode is None:
-            process.kill()
-        collector.close()
+    async with silent_server() as port:
+        endpoint = f"http://127.0.0.1:{port}"
+        # The exporter's own patience is beyond the test's, so that only ours can end the wait.
+        process = await start_process(
+            world, free_port, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint, OTEL_EXPORTER_OTLP_TIMEOUT="3600"
+        )
+        try:
+            await next_event(process, "engine ready")
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{free_port}") as channel:
+                stub = generation_pb2_grpc.GenerationServiceStub(channel)
+                await stub.Generate(
+                    pb.GenerateRequest(spec=make_spec()), metadata=(await world.tenant()).metadata, wait_for_ready=True
+                )
+            process.send_signal(signal.SIGTERM)
+            code = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
 
     assert code == 0
 

@@ -168,8 +168,8 @@ async def test_what_is_named_ends_and_the_rest_goes_on(world: World, tenant: Ten
 
 
 @pytest.mark.parametrize("text", ["", "x", "g1\0", "x" * 2**20])
-async def test_what_is_no_id_is_neither_explained_nor_ended(world: World, text: str) -> None:
-    admin = await world.administrator()
+async def test_what_is_no_id_is_neither_explained_nor_ended(shared_world: World, text: str) -> None:
+    admin = await shared_world.administrator()
     explained = admin_of(admin).ExplainRequest(pb.ExplainRequestRequest(generation_id=text), metadata=admin.metadata)
 
     assert (await refused(explained)).fields == ["generation_id"]
@@ -177,8 +177,8 @@ async def test_what_is_no_id_is_neither_explained_nor_ended(world: World, text: 
 
 
 @pytest.mark.parametrize("reason", ["\0", "two\nlines", "x" * 501])
-async def test_a_reason_is_one_line(world: World, reason: str) -> None:
-    admin = await world.administrator()
+async def test_a_reason_is_one_line(shared_world: World, reason: str) -> None:
+    admin = await shared_world.administrator()
 
     assert (await refused(cancel(admin, generation_ids=[NOBODYS], reason=reason))).fields == ["reason"]
 

@@ -18,7 +18,8 @@ from gateway.store.grants import NewGrant, grant_quota
 from gateway.store.key_ends import revoke_key
 from gateway.store.records import QuotaBudget, QuotaCost, QuotaLimit, QuotaPolicySettings, ResourcePath
 from tests.gateway.fake_engine import FakeCall, stalled
-from tests.gateway.world import CHANGE, Tenant, World, eventually, refusal_of, refused
+from tests.gateway.refusals import refusal_of
+from tests.gateway.world import CHANGE, Tenant, World, eventually, refused
 
 NUM_CALLERS = 200
 TOKENS = QuotaLimit(Dimension.TOTAL_TOKENS, 600, 60_000, 200)
@@ -84,10 +85,10 @@ async def drain(stream) -> list[pb.StreamGenerateResponse]:
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-async def test_two_hundred_callers_at_once_use_no_token_too_many(world: World, is_stream: bool) -> None:
+async def test_two_hundred_callers_at_once_use_no_token_too_many(shared_world: World, is_stream: bool) -> None:
     most_running = [0]
-    world.engine.script = five_tokens(most_running)
-    tenant = await world.tenant(limits=(TOKENS, SLOTS))
+    shared_world.engine.script = five_tokens(most_running)
+    tenant = await shared_world.tenant(limits=(TOKENS, SLOTS))
     began_s = time.monotonic()
 
     async def call() -> str:
@@ -98,21 +99,21 @@ async def test_two_hundred_callers_at_once_use_no_token_too_many(world: World, i
         return ""
 
     reasons = await asyncio.gather(*(call() for _ in range(NUM_CALLERS)))
-    rows = await world.usage_rows()
+    rows = await shared_world.usage_rows(tenant)
     elapsed_s = time.monotonic() - began_s
     used = sum(row["billed_tokens"] for row in rows)
 
     assert used <= TOKENS.burst + TOKENS.amount * elapsed_s / 60
     assert most_running[0] <= SLOTS.amount
     assert set(reasons) == {"", "RATE_LIMITED"}
-    assert len(rows) == reasons.count("") == len(world.engine.calls)
-    assert world.book.num_reservations == 0
+    assert len(rows) == reasons.count("") == len(shared_world.engine.calls)
+    assert shared_world.book.num_reservations == 0
 
 
-async def test_a_client_that_waits_as_long_as_it_is_told_succeeds(world: World) -> None:
+async def test_a_client_that_waits_as_long_as_it_is_told_succeeds(shared_world: World) -> None:
     # Ten tokens are reserved and seven used, so that settlements come in between, which only shorten the wait.
-    world.engine.script = five_tokens([0])
-    tenant = await world.tenant(limits=(replace(TOKENS, amount=1200, burst=10),))
+    shared_world.engine.script = five_tokens([0])
+    tenant = await shared_world.tenant(limits=(replace(TOKENS, amount=1200, burst=10),))
     num_waits = num_failures = 0
     while num_waits < 8:
         try:
@@ -132,13 +133,13 @@ async def test_a_client_that_waits_as_long_as_it_is_told_succeeds(world: World) 
     assert num_failures == 0
 
 
-async def test_a_denial_names_every_violated_node_and_the_longest_wait(world: World) -> None:
-    tenant = await world.tenant(limits=(ONE_REQUEST,))
+async def test_a_denial_names_every_violated_node_and_the_longest_wait(shared_world: World) -> None:
+    tenant = await shared_world.tenant(limits=(ONE_REQUEST,))
     organization = ResourcePath(tenant.path.organization)
-    await world.limit(organization, (QuotaLimit(Dimension.TOTAL_TOKENS, 10, 2 * HOUR_MS, 10),))
-    world.engine.script = five_tokens([0])
+    await shared_world.limit(organization, (QuotaLimit(Dimension.TOTAL_TOKENS, 10, 2 * HOUR_MS, 10),))
+    shared_world.engine.script = five_tokens([0])
     await tenant.generate()
-    await world.settled()
+    await shared_world.settled()
 
     refusal = await refused(tenant.generate())
 
@@ -175,7 +176,7 @@ async def test_a_spent_budget(world: World, left: timedelta, has_retry: bool) ->
         assert refusal.retry.retry_delay.seconds == left.total_seconds()
 
 
-async def test_cached_input_costs_what_the_price_list_says(world: World) -> None:
+async def test_cached_input_costs_what_the_price_list_says(shared_world: World) -> None:
     async def half_cached(call: FakeCall) -> None:
         await call.accept()
         await call.admit()
@@ -183,13 +184,13 @@ async def test_cached_input_costs_what_the_price_list_says(world: World) -> None
         usage = engine_pb2.Usage(prompt_tokens=10, cached_prompt_tokens=8, output_tokens=1)
         await call._write(finished=engine_pb2.Finished(reason=engine_pb2.FINISH_REASON_LENGTH, usage=usage))
 
-    world.engine.script = half_cached
-    tenant = await world.tenant()
+    shared_world.engine.script = half_cached
+    tenant = await shared_world.tenant()
     limits = (QuotaLimit(Dimension.COST_UNITS, 1, 10**9, 10_000),)
     costs = (QuotaCost(input_token=10, cached_input_token=1, output_token=100),)
-    await world.policy(team_of(tenant), QuotaPolicySettings(limits=limits, costs=costs))
+    await shared_world.policy(team_of(tenant), QuotaPolicySettings(limits=limits, costs=costs))
     await tenant.generate(text="0123456789")
-    await world.settled()
+    await shared_world.settled()
 
     status = await tenant.quota_status()
 
@@ -281,44 +282,44 @@ def exhausted(action: int) -> dict:
     return {"admission": pb.AdmissionOptions(on_quota_exhausted=action), "stopping": {"max_output_tokens": 60}}
 
 
-async def test_a_paused_generation_goes_on_when_the_bucket_has_refilled(world: World) -> None:
-    tenant = await expecting(world, OUTPUT)
+async def test_a_paused_generation_goes_on_when_the_bucket_has_refilled(shared_world: World) -> None:
+    tenant = await expecting(shared_world, OUTPUT)
     began_s = time.monotonic()
 
     messages = await drain(tenant.stream(**exhausted(pb.QUOTA_EXHAUSTED_ACTION_PAUSE)))
 
     events = [message.WhichOneof("event") for message in messages]
-    assert world.engine.calls[0].start.grant_output_tokens == 20
+    assert shared_world.engine.calls[0].start.grant_output_tokens == 20
     assert "preempted" in events
     assert {message.preempted.reason for message in messages if message.HasField("preempted")} == {"quota"}
     assert messages[-1].finish.finish_reason == pb.FINISH_REASON_LENGTH
     assert messages[-1].finish.usage.output_tokens == 60
     assert time.monotonic() - began_s >= 40 / 30  # forty tokens beyond the burst, thirty a second
-    await world.settled()
-    assert world.book.num_reservations == 0
+    await shared_world.settled()
+    assert shared_world.book.num_reservations == 0
 
 
-async def test_a_generation_without_quota_can_end_as_a_result(world: World) -> None:
-    tenant = await expecting(world, replace(OUTPUT, amount=1))
+async def test_a_generation_without_quota_can_end_as_a_result(shared_world: World) -> None:
+    tenant = await expecting(shared_world, replace(OUTPUT, amount=1))
 
     response = await tenant.generate(**exhausted(pb.QUOTA_EXHAUSTED_ACTION_FINISH))
 
     assert response.outputs[0].finish_reason == pb.FINISH_REASON_QUOTA
     assert response.outputs[0].text == "x" * 20
-    (row,) = await world.usage_rows()
+    (row,) = await shared_world.usage_rows(tenant)
     assert (row["output_tokens"], row["finish_reason"]) == (20, "QUOTA")
-    assert world.book.num_reservations == 0
+    assert shared_world.book.num_reservations == 0
 
 
-async def test_a_generation_without_quota_can_go_on_as_best_effort(world: World) -> None:
-    tenant = await expecting(world, replace(OUTPUT, amount=1))
+async def test_a_generation_without_quota_can_go_on_as_best_effort(shared_world: World) -> None:
+    tenant = await expecting(shared_world, replace(OUTPUT, amount=1))
 
     response = await tenant.generate(**exhausted(pb.QUOTA_EXHAUSTED_ACTION_DEGRADE))
 
     assert response.usage.output_tokens == 60
-    moved = await world.engine.calls[0].control("set_class")
+    moved = await shared_world.engine.calls[0].control("set_class")
     assert moved.set_class.priority_class.name == BEST_EFFORT.name
-    await world.settled()
+    await shared_world.settled()
     refusal = await refused(tenant.generate())
     assert refusal.retry.retry_delay.seconds > 40 * 60  # forty tokens are owed, at one a minute
 
@@ -420,9 +421,9 @@ async def test_a_dry_run_tells_the_wait_that_the_engine_expects_while_others_wai
     assert known.expected_queue_wait.ToNanoseconds() == 2_500_000_000
 
 
-async def test_a_dry_run_refuses_what_is_wrong_with_the_request_itself(tenant: Tenant) -> None:
-    assert (await refused(tenant.check_admission(text=""))).info.reason == "INVALID_FIELD"
-    assert (await refused(tenant.check_admission(model="unknown"))).info.reason == "MODEL_NOT_FOUND"
+async def test_a_dry_run_refuses_what_is_wrong_with_the_request_itself(shared_tenant: Tenant) -> None:
+    assert (await refused(shared_tenant.check_admission(text=""))).info.reason == "INVALID_FIELD"
+    assert (await refused(shared_tenant.check_admission(model="unknown"))).info.reason == "MODEL_NOT_FOUND"
 
 
 async def test_a_tenant_sees_its_own_limits_and_what_is_left(world: World) -> None:
@@ -457,12 +458,12 @@ async def test_a_tenant_sees_its_own_limits_and_what_is_left(world: World) -> No
     call.cancel()
 
 
-async def test_a_watched_status_tells_of_changes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watched_status_tells_of_changes(shared_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.servicer.quota.WATCH_INTERVAL_S", 0.01)
-    tenant = await world.tenant(limits=(SLOTS,))
+    tenant = await shared_world.tenant(limits=(SLOTS,))
     watch = tenant.watch_quota_status()
     seen = [(await anext(aiter(watch))).status.limits[0].remaining]
-    world.engine.script = stalled
+    shared_world.engine.script = stalled
     call = tenant.stream()
     await anext(aiter(call))
     seen.append((await anext(aiter(watch))).status.limits[0].remaining)
@@ -473,12 +474,12 @@ async def test_a_watched_status_tells_of_changes(world: World, monkeypatch: pyte
     assert seen == [5, 4, 5]
 
 
-async def test_a_watch_ends_when_the_key_is_revoked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_watch_ends_when_the_key_is_revoked(shared_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.servicer.quota.WATCH_INTERVAL_S", 0.01)
-    tenant = await world.tenant(limits=(SLOTS,))
+    tenant = await shared_world.tenant(limits=(SLOTS,))
     watch = tenant.watch_quota_status()
     await anext(aiter(watch))
-    await revoke_key(world.database, CHANGE, tenant.path, "lost")
-    await world.cache.refresh()
+    await revoke_key(shared_world.database, CHANGE, tenant.path, "lost")
+    await shared_world.cache.refresh()
 
     assert (await refused(watch)).info.reason == "KEY_REVOKED"

@@ -15,7 +15,8 @@ from gateway.quota_terms import Mode
 from gateway.store.enums import Dimension, ReservationMode
 from gateway.store.records import QuotaLimit, QuotaPolicySettings, ResourcePath
 from tests.engine.engine_process import EngineProcess, engine_process
-from tests.gateway.world import Tenant, World, refusal_of
+from tests.gateway.refusals import refusal_of
+from tests.gateway.world import Tenant, World
 
 # Thirty tokens a second, forty at once: slower than any engine.
 OUTPUT = QuotaLimit(Dimension.OUTPUT_TOKENS, 1_800, 60_000, 40)

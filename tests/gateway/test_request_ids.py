@@ -51,11 +51,11 @@ async def rows(world: World) -> list[dict[str, object]]:
         return [dict(row) for row in found.mappings()]
 
 
-async def test_a_repeated_stream_joins_the_running_one(world: World, tenant: Tenant) -> None:
-    gate = world.engine.script = Gate()
-    first = tenant.stream(request_id=ID)
+async def test_a_repeated_stream_joins_the_running_one(shared_world: World, own_tenant: Tenant) -> None:
+    gate = shared_world.engine.script = Gate()
+    first = own_tenant.stream(request_id=ID)
     begin = [await first.read(), await first.read()]
-    second = tenant.stream(request_id=ID)
+    second = own_tenant.stream(request_id=ID)
     joined = [await second.read(), await second.read()]
     gate.opened.set()
     one = [*begin, *await rest_of(first)]
@@ -66,15 +66,15 @@ async def test_a_repeated_stream_joins_the_running_one(world: World, tenant: Ten
     assert begin[0].admission.generation_id == joined[0].admission.generation_id
     assert [message.sequence for message in one] == list(range(1, len(one) + 1))
     assert text_of(one) == "hello"
-    assert len(world.engine.calls) == len(await world.usage_rows()) == 1
+    assert len(shared_world.engine.calls) == len(await shared_world.usage_rows(own_tenant)) == 1
 
 
-async def test_a_unary_call_joins_a_stream_and_a_stream_a_unary_call(world: World, tenant: Tenant) -> None:
-    gate = world.engine.script = Gate()
-    stream = tenant.stream(request_id=ID)
+async def test_a_unary_call_joins_a_stream_and_a_stream_a_unary_call(shared_world: World, own_tenant: Tenant) -> None:
+    gate = shared_world.engine.script = Gate()
+    stream = own_tenant.stream(request_id=ID)
     await stream.read()
-    unary = asyncio.ensure_future(tenant.generate(request_id=ID))
-    await eventually(lambda: next(iter(world.live._live)).journal.num_readers == 2)
+    unary = asyncio.ensure_future(own_tenant.generate(request_id=ID))
+    await eventually(lambda: next(iter(shared_world.live._live)).journal.num_readers == 2)
     gate.opened.set()
     answer = await unary
     rest = await rest_of(stream)
@@ -82,46 +82,48 @@ async def test_a_unary_call_joins_a_stream_and_a_stream_a_unary_call(world: Worl
     assert answer.outputs[0].text == text_of(rest) == "hello"
     assert answer.replayed
     assert answer.usage == rest[-1].finish.usage
-    late = [message async for message in tenant.stream(request_id=ID)]
+    late = [message async for message in own_tenant.stream(request_id=ID)]
     assert text_of(late) == "hello"
-    assert len(world.engine.calls) == 1
+    assert len(shared_world.engine.calls) == 1
 
 
-async def test_the_one_that_leaves_does_not_end_it_for_the_other(world: World, tenant: Tenant) -> None:
-    gate = world.engine.script = Gate()
-    first, second = tenant.stream(request_id=ID), tenant.stream(request_id=ID)
+async def test_the_one_that_leaves_does_not_end_it_for_the_other(shared_world: World, own_tenant: Tenant) -> None:
+    gate = shared_world.engine.script = Gate()
+    first, second = own_tenant.stream(request_id=ID), own_tenant.stream(request_id=ID)
     for stream in (first, second):
         await stream.read()
         await stream.read()
     first.cancel()
-    generation = next(iter(world.live._live))
+    generation = next(iter(shared_world.live._live))
     await eventually(lambda: generation.journal.num_readers == 1)
     gate.opened.set()
 
     assert text_of(await rest_of(second)) == "hello"[3:]
 
 
-async def test_two_hundred_at_once_run_once(world: World, tenant: Tenant) -> None:
-    answers = await asyncio.gather(*(tenant.generate(request_id=ID) for _ in range(200)))
+async def test_two_hundred_at_once_run_once(shared_world: World, own_tenant: Tenant) -> None:
+    answers = await asyncio.gather(*(own_tenant.generate(request_id=ID) for _ in range(200)))
 
     assert {answer.outputs[0].text for answer in answers} == {"hello"}
     assert len({answer.generation_id for answer in answers}) == 1
     assert sum(not answer.replayed for answer in answers) == 1
-    assert len(world.engine.calls) == len(await world.usage_rows()) == 1
+    assert len(shared_world.engine.calls) == len(await shared_world.usage_rows(own_tenant)) == 1
 
 
-async def test_another_request_under_the_same_id_is_refused_running_or_finished(world: World, tenant: Tenant) -> None:
-    gate = world.engine.script = Gate()
-    running = tenant.stream(request_id=ID)
+async def test_another_request_under_the_same_id_is_refused_running_or_finished(
+    shared_world: World, own_tenant: Tenant
+) -> None:
+    gate = shared_world.engine.script = Gate()
+    running = own_tenant.stream(request_id=ID)
     await running.read()
-    while_running = await refused(tenant.stream(request_id=ID, text="something else"))
+    while_running = await refused(own_tenant.stream(request_id=ID, text="something else"))
     gate.opened.set()
     await rest_of(running)
-    when_finished = await refused(tenant.generate(request_id=ID, stopping={"max_output_tokens": 7}))
+    when_finished = await refused(own_tenant.generate(request_id=ID, stopping={"max_output_tokens": 7}))
 
     for refusal in (while_running, when_finished):
         assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "REQUEST_ID_REUSED")
-    assert len(world.engine.calls) == 1
+    assert len(shared_world.engine.calls) == 1
 
 
 async def test_an_id_is_the_teams_own(world: World, tenant: Tenant) -> None:
@@ -133,14 +135,14 @@ async def test_an_id_is_the_teams_own(world: World, tenant: Tenant) -> None:
 
 
 async def test_a_finished_one_is_answered_from_the_ledger_when_its_output_is_gone(
-    world: World, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+    shared_world: World, own_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = await tenant.generate(request_id=ID)
-    await forget_ended(world, monkeypatch)
+    first = await own_tenant.generate(request_id=ID)
+    await forget_ended(shared_world, monkeypatch)
 
-    again = await tenant.generate(request_id=ID)
-    admission, finish = [message async for message in tenant.stream(request_id=ID)]
-    other = await refused(tenant.generate(request_id=ID, text="something else"))
+    again = await own_tenant.generate(request_id=ID)
+    admission, finish = [message async for message in own_tenant.stream(request_id=ID)]
+    other = await refused(own_tenant.generate(request_id=ID, text="something else"))
 
     assert again.replayed
     assert not again.outputs
@@ -149,7 +151,7 @@ async def test_a_finished_one_is_answered_from_the_ledger_when_its_output_is_gon
     assert admission.admission.replayed
     assert finish.finish.finish_reason == pb.FINISH_REASON_STOP
     assert other.info.reason == "REQUEST_ID_REUSED"
-    assert len(await world.usage_rows()) == 1
+    assert len(await shared_world.usage_rows(own_tenant)) == 1
 
 
 async def test_an_end_that_cost_nothing_frees_the_id(world: World, tenant: Tenant) -> None:
@@ -209,23 +211,24 @@ async def test_running_ones_say_that_they_still_run(world: World, tenant: Tenant
 
 @pytest.mark.parametrize("action", list(StoreLossAction))
 async def test_without_the_database_the_team_decides(
-    world: World, tenant: Tenant, monkeypatch: pytest.MonkeyPatch, action: StoreLossAction
+    shared_world: World, own_tenant: Tenant, monkeypatch: pytest.MonkeyPatch, action: StoreLossAction
 ) -> None:
-    await world.policy(ResourcePath("acme", "search"), QuotaPolicySettings(on_store_loss=action))
+    team = ResourcePath(own_tenant.path.organization, own_tenant.path.team)
+    await shared_world.policy(team, QuotaPolicySettings(on_store_loss=action))
 
     async def lost(*_: object) -> None:
         raise DatabaseUnavailableError("the server is gone")
 
     monkeypatch.setattr("gateway.servicer.request_ids.claim_request", lost)
     if action is StoreLossAction.FAIL_CLOSED:
-        refusal = await refused(tenant.generate(request_id=ID))
+        refusal = await refused(own_tenant.generate(request_id=ID))
         assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE")
-        assert not world.engine.calls
-        assert (await tenant.generate()).outputs[0].text == "hello"
+        assert not shared_world.engine.calls
+        assert (await own_tenant.generate()).outputs[0].text == "hello"
         return
-    answers = [await tenant.generate(request_id=ID) for _ in range(2)]
+    answers = [await own_tenant.generate(request_id=ID) for _ in range(2)]
     assert [answer.replayed for answer in answers] == [False, True]
-    assert len(world.engine.calls) == 1
+    assert len(shared_world.engine.calls) == 1
 
 
 async def raising(error: BaseException) -> None:

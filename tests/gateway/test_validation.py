@@ -23,6 +23,8 @@ def violated(**fields) -> list[str]:
     return []
 
 
+CALLED = pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(id="call_1", name="now", arguments="{}")])
+ANSWERED = pb.ChatMessage(role="tool", tool_call_id="call_1", content="noon")
 SAMPLING_RANGES = {
     "temperature": ((0.0, 100.0), (-0.001, 100.001)),
     "top_p": ((1e-9, 1.0), (0.0, -1.0, 1.0001)),
@@ -68,10 +70,19 @@ def test_a_sampling_value_is_accepted_at_its_bounds_and_refused_beyond(name: str
         ({"admission": pb.AdmissionOptions(max_queue_wait=Duration(seconds=-1))}, "spec.admission.max_queue_wait"),
         ({"admission": pb.AdmissionOptions(max_queue_wait=Duration(seconds=90_000))}, "spec.admission.max_queue_wait"),
         ({"chat": pb.ChatPrompt(messages=[pb.ChatMessage(role="root")])}, "spec.chat.messages[0].role"),
+        ({"chat": pb.ChatPrompt(messages=[ANSWERED])}, "spec.chat.messages[0].tool_call_id"),
+        ({"chat": pb.ChatPrompt(messages=[ANSWERED, CALLED])}, "spec.chat.messages[0].tool_call_id"),
     ],
 )
 def test_a_field_out_of_its_range_is_named(fields: dict, path: str) -> None:
     assert violated(**fields) == [path]
+
+
+def test_what_a_tool_has_answered_is_of_any_call_before_it() -> None:
+    again = pb.ChatMessage(role="assistant", tool_calls=[pb.ToolCall(id="call_2", name="now")])
+    unsaid = pb.ChatMessage(role="tool", content="noon")
+
+    assert violated(chat=pb.ChatPrompt(messages=[CALLED, ANSWERED, again, ANSWERED, unsaid])) == []
 
 
 def test_all_violations_are_told_at_once() -> None:
@@ -105,38 +116,40 @@ def test_text_reaches_the_tokenizer_as_it_was_sent(text: str) -> None:
     assert ask_from_pb(pb.GenerationSpec.FromString(spec.SerializeToString())).prompt == TextPrompt(text)
 
 
-async def test_the_violations_travel_as_bad_request(tenant: Tenant) -> None:
-    refusal = await refused(tenant.stream(sampling=pb.SamplingOptions(top_p=0.0), stopping={"max_output_tokens": -5}))
+async def test_the_violations_travel_as_bad_request(shared_tenant: Tenant) -> None:
+    refusal = await refused(
+        shared_tenant.stream(sampling=pb.SamplingOptions(top_p=0.0), stopping={"max_output_tokens": -5})
+    )
 
     assert refusal.info.reason == "INVALID_FIELD"
     assert refusal.fields == ["spec.sampling.top_p", "spec.stopping.max_output_tokens"]
 
 
-async def test_token_ids_outside_of_the_vocabulary(tenant: Tenant) -> None:
-    prompt = await refused(tenant.generate(token_ids=pb.TokenPrompt(ids=[1, 258])))
-    stop = await refused(tenant.generate(stopping={"stop_token_ids": [2**32 - 1]}))
-    counted = await refused(tenant.count_tokens(token_ids=pb.TokenPrompt(ids=[258])))
+async def test_token_ids_outside_of_the_vocabulary(shared_tenant: Tenant) -> None:
+    prompt = await refused(shared_tenant.generate(token_ids=pb.TokenPrompt(ids=[1, 258])))
+    stop = await refused(shared_tenant.generate(stopping={"stop_token_ids": [2**32 - 1]}))
+    counted = await refused(shared_tenant.count_tokens(token_ids=pb.TokenPrompt(ids=[258])))
 
     assert prompt.fields == ["spec.token_ids.ids"]
     assert stop.fields == ["spec.stopping.stop_token_ids"]
     assert counted.fields == ["token_ids.ids"]
 
 
-async def test_hundreds_of_violations_still_fit_the_answer(tenant: Tenant) -> None:
+async def test_hundreds_of_violations_still_fit_the_answer(shared_tenant: Tenant) -> None:
     messages = [pb.ChatMessage(role="x" * 50)] * 500
-    refusal = await refused(tenant.generate(chat=pb.ChatPrompt(messages=messages)))
+    refusal = await refused(shared_tenant.generate(chat=pb.ChatPrompt(messages=messages)))
 
     assert refusal.info.reason == "INVALID_FIELD"
     assert refusal.fields[:2] == ["spec.chat.messages[0].role", "spec.chat.messages[1].role"]
 
 
-async def test_millions_of_empty_entries_are_refused_without_being_walked_over(tenant: Tenant) -> None:
+async def test_millions_of_empty_entries_are_refused_without_being_walked_over(shared_tenant: Tenant) -> None:
     crowd = pb.ChatPrompt.FromString(b"\x0a\x00" * 2_000_000)
     many = pb.TokenPrompt(ids=[1] * 2_000_000)
-    messages = await refused(tenant.generate(chat=crowd))
-    ids = await refused(tenant.generate(token_ids=many))
-    counted = await refused(tenant.count_tokens(token_ids=many))
-    stops = await refused(tenant.generate(stopping={"stop": [""] * 2_000_000}))
+    messages = await refused(shared_tenant.generate(chat=crowd))
+    ids = await refused(shared_tenant.generate(token_ids=many))
+    counted = await refused(shared_tenant.count_tokens(token_ids=many))
+    stops = await refused(shared_tenant.generate(stopping={"stop": [""] * 2_000_000}))
 
     assert messages.fields[0] == "spec.chat.messages"
     assert (ids.info.reason, counted.info.reason) == ("CONTEXT_LENGTH", "CONTEXT_LENGTH")

@@ -44,18 +44,18 @@ async def cut(world: World, stream) -> None:
 
 @pytest.mark.parametrize("num_read", [1, 2, 3, 10, 27])
 async def test_a_stream_that_was_cut_goes_on_with_no_gap_and_no_duplicate(
-    world: World, tenant: Tenant, num_read: int
+    shared_world: World, own_tenant: Tenant, num_read: int
 ) -> None:
-    steps = world.engine.script = Steps()
-    stream = tenant.stream(stopping={"max_output_tokens": 40}, admission=DETACHES)
+    steps = shared_world.engine.script = Steps()
+    stream = own_tenant.stream(stopping={"max_output_tokens": 40}, admission=DETACHES)
     before = []
     for _ in range(num_read):
         before.append(await stream.read())
         steps.give(1)
     generation_id = before[0].admission.generation_id
-    await cut(world, stream)
+    await cut(shared_world, stream)
     steps.give(13)
-    resumed = watch(tenant, before[-1].sequence, generation_id=generation_id)
+    resumed = watch(own_tenant, before[-1].sequence, generation_id=generation_id)
     if num_read + 13 < len(TEXT):
         steps.give(len(TEXT) - num_read - 13)
     after = await updates(resumed)
@@ -63,17 +63,17 @@ async def test_a_stream_that_was_cut_goes_on_with_no_gap_and_no_duplicate(
     assert text_of(before) + text_of(after) == TEXT.decode()
     assert [message.sequence for message in (*before, *after)] == list(range(1, len(before) + len(after) + 1))
     assert after[-1].finish.finish_reason == pb.FINISH_REASON_STOP
-    assert len(world.engine.calls) == len(await world.usage_rows()) == 1
+    assert len(shared_world.engine.calls) == len(await shared_world.usage_rows(own_tenant)) == 1
 
 
-async def test_a_stream_may_be_cut_again_and_again(world: World, tenant: Tenant) -> None:
-    steps = world.engine.script = Steps()
-    stream = tenant.stream(stopping={"max_output_tokens": 40}, admission=DETACHES)
+async def test_a_stream_may_be_cut_again_and_again(shared_world: World, own_tenant: Tenant) -> None:
+    steps = shared_world.engine.script = Steps()
+    stream = own_tenant.stream(stopping={"max_output_tokens": 40}, admission=DETACHES)
     told = [await stream.read()]
     generation_id = told[0].admission.generation_id
     while not told[-1].HasField("finish"):
-        await cut(world, stream)
-        stream = watch(tenant, told[-1].sequence, generation_id=generation_id)
+        await cut(shared_world, stream)
+        stream = watch(own_tenant, told[-1].sequence, generation_id=generation_id)
         steps.give(3)
         told.append((await stream.read()).update)
 
@@ -81,9 +81,9 @@ async def test_a_stream_may_be_cut_again_and_again(world: World, tenant: Tenant)
     assert [message.sequence for message in told] == list(range(1, len(told) + 1))
 
 
-async def test_after_the_end_every_place_can_be_resumed_from(world: World, tenant: Tenant) -> None:
-    steps = world.engine.script = Steps()
-    stream = tenant.stream(stopping={"max_output_tokens": 40}, request_id=ID)
+async def test_after_the_end_every_place_can_be_resumed_from(shared_world: World, own_tenant: Tenant) -> None:
+    steps = shared_world.engine.script = Steps()
+    stream = own_tenant.stream(stopping={"max_output_tokens": 40}, request_id=ID)
     told = [await stream.read()]
     for _ in TEXT:
         steps.give(1)
@@ -91,23 +91,23 @@ async def test_after_the_end_every_place_can_be_resumed_from(world: World, tenan
     told += await rest_of(stream)
 
     for place in range(len(told)):
-        assert (await updates(watch(tenant, place, request_id=ID)))[0].sequence == place + 1
-    assert await updates(watch(tenant, 1, request_id=ID)) == told[1:]
-    assert await updates(watch(tenant, len(told), request_id=ID)) == []
-    beyond = await refused(watch(tenant, len(told) + 1, request_id=ID))
+        assert (await updates(watch(own_tenant, place, request_id=ID)))[0].sequence == place + 1
+    assert await updates(watch(own_tenant, 1, request_id=ID)) == told[1:]
+    assert await updates(watch(own_tenant, len(told), request_id=ID)) == []
+    beyond = await refused(watch(own_tenant, len(told) + 1, request_id=ID))
     assert (beyond.code, beyond.info.reason) == (grpc.StatusCode.OUT_OF_RANGE, "REPLAY_EXPIRED")
 
 
 async def test_a_minute_after_the_end_only_the_usage_is_left(
-    world: World, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+    shared_world: World, own_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = await tenant.generate()
+    answer = await own_tenant.generate()
     generation_id = answer.generation_id
-    early = await get(tenant, generation_id=generation_id)
-    assert text_of(await updates(watch(tenant, generation_id=generation_id))) == "hello"
-    await forget_ended(world, monkeypatch)
-    late = await get(tenant, generation_id=generation_id)
-    gone = await refused(watch(tenant, generation_id=generation_id))
+    early = await get(own_tenant, generation_id=generation_id)
+    assert text_of(await updates(watch(own_tenant, generation_id=generation_id))) == "hello"
+    await forget_ended(shared_world, monkeypatch)
+    late = await get(own_tenant, generation_id=generation_id)
+    gone = await refused(watch(own_tenant, generation_id=generation_id))
 
     assert early.state == late.state == pb.GENERATION_STATE_FINISHED
     assert early.usage == late.usage == answer.usage
@@ -116,39 +116,39 @@ async def test_a_minute_after_the_end_only_the_usage_is_left(
     assert gone.info.reason == "REPLAY_EXPIRED"
 
 
-async def test_without_the_option_a_cut_stream_ends(world: World, tenant: Tenant) -> None:
-    world.engine.script = begun
-    stream = tenant.stream()
+async def test_without_the_option_a_cut_stream_ends(shared_world: World, own_tenant: Tenant) -> None:
+    shared_world.engine.script = begun
+    stream = own_tenant.stream()
     generation_id = (await stream.read()).admission.generation_id
     await stream.read()
     stream.cancel()
-    await eventually(lambda: not world.live.num_live_requests)
+    await eventually(lambda: not shared_world.live.num_live_requests)
 
-    state = await get(tenant, generation_id=generation_id)
-    rest = await updates(watch(tenant, 1, generation_id=generation_id))
+    state = await get(own_tenant, generation_id=generation_id)
+    rest = await updates(watch(own_tenant, 1, generation_id=generation_id))
 
     assert (state.state, state.finish_reason) == (pb.GENERATION_STATE_FINISHED, pb.FINISH_REASON_CANCELLED)
     assert text_of(rest) == "abc"
     assert rest[-1].finish.usage.output_tokens == 3
 
 
-async def test_a_unary_call_that_was_cut_can_be_looked_up(world: World, tenant: Tenant) -> None:
-    gate = world.engine.script = Gate()
-    call = tenant.generate(request_id=ID, admission=DETACHES)
-    await world.engine.call()
-    await eventually(lambda: world.live.num_live_requests == 1)
-    await cut(world, call)
-    running = await get(tenant, request_id=ID)
+async def test_a_unary_call_that_was_cut_can_be_looked_up(shared_world: World, own_tenant: Tenant) -> None:
+    gate = shared_world.engine.script = Gate()
+    call = own_tenant.generate(request_id=ID, admission=DETACHES)
+    await shared_world.engine.call()
+    await eventually(lambda: shared_world.live.num_live_requests == 1)
+    await cut(shared_world, call)
+    running = await get(own_tenant, request_id=ID)
     gate.opened.set()
-    await eventually(lambda: not world.live.num_live_requests)
-    ended = await get(tenant, request_id=ID)
+    await eventually(lambda: not shared_world.live.num_live_requests)
+    ended = await get(own_tenant, request_id=ID)
 
     assert running.state in (pb.GENERATION_STATE_QUEUED, pb.GENERATION_STATE_RUNNING)
     assert ended.outputs[0].text == "hello"
     assert ended.request_id == ID
 
 
-async def test_where_a_generation_stands(world: World, tenant: Tenant) -> None:
+async def test_where_a_generation_stands(shared_world: World, own_tenant: Tenant) -> None:
     may_go_on = asyncio.Semaphore(0)
 
     async def script(call: FakeCall) -> None:
@@ -163,17 +163,17 @@ async def test_where_a_generation_stands(world: World, tenant: Tenant) -> None:
         await call.resume()
         await call.finish()
 
-    world.engine.script = script
-    stream = tenant.stream()
+    shared_world.engine.script = script
+    stream = own_tenant.stream()
     generation_id = (await stream.read()).admission.generation_id
     told = await stream.read()
     states = []
     for _ in range(3):
-        states.append(await get(tenant, generation_id=generation_id))
+        states.append(await get(own_tenant, generation_id=generation_id))
         may_go_on.release()
         await stream.read()
     await rest_of(stream)
-    states.append(await get(tenant, generation_id=generation_id))
+    states.append(await get(own_tenant, generation_id=generation_id))
 
     assert (told.queue_update.position, told.queue_update.estimated_wait.ToMilliseconds()) == (4, 2500)
     assert states[0].queue_update == told.queue_update
@@ -220,9 +220,9 @@ async def test_what_is_another_teams_is_not_there(world: World, tenant: Tenant) 
         ({"request_id": "8f1b4f2e-3f3c-4e0a-9d4e-0b6f8e6a1c11"}, grpc.StatusCode.NOT_FOUND),
     ],
 )
-async def test_names_that_stand_for_nothing(tenant: Tenant, name: dict[str, str], code: grpc.StatusCode) -> None:
-    assert (await refused(get(tenant, **name))).code is code
-    assert (await refused(watch(tenant, **name))).code is code
+async def test_names_that_stand_for_nothing(shared_tenant: Tenant, name: dict[str, str], code: grpc.StatusCode) -> None:
+    assert (await refused(get(shared_tenant, **name))).code is code
+    assert (await refused(watch(shared_tenant, **name))).code is code
 
 
 async def test_a_detached_generation_waits_for_nobody_and_keeps_the_newest_of_what_it_said(
@@ -263,8 +263,10 @@ async def test_a_detached_generation_waits_for_nobody_and_keeps_the_newest_of_wh
     assert 64 - 8 <= len(rest) <= 64 + 8
 
 
-async def test_the_generation_id_and_the_wait_are_told_before_the_first_message(world: World, tenant: Tenant) -> None:
-    unary, stream = tenant.generate(), tenant.stream()
+async def test_the_generation_id_and_the_wait_are_told_before_the_first_message(
+    shared_world: World, own_tenant: Tenant
+) -> None:
+    unary, stream = own_tenant.generate(), own_tenant.stream()
     answer = await unary
     metadata = dict(await unary.initial_metadata())
     told = dict(await stream.initial_metadata())

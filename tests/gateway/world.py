@@ -1,19 +1,18 @@
 """A whole gateway in the test's own event loop: real Postgres, real sockets, a scripted engine, and clients of it."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 import grpc
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 from sqlalchemy import text
 
 from evenflow.inference.v1 import generation_pb2 as pb
 from evenflow.inference.v1 import generation_pb2_grpc, model_pb2_grpc, quota_pb2, quota_pb2_grpc
 from gateway import api_key
 from gateway.server import Gateway
+from gateway.servicer.ending import EndCause
 from gateway.settings import load_settings
 from gateway.store.changes import Change
 from gateway.store.db import Database
@@ -33,45 +32,10 @@ from gateway.store.records import (
 from gateway.store.teams import create_team
 from gateway.telemetry import Telemetry
 from tests.gateway.fake_engine import FakeEngine
+from tests.gateway.refusals import Refusal, refusal_of
 
 PEPPER = "pepper-of-the-tests-0123456789"
 CHANGE = Change("apiKeys/tests")
-
-
-@dataclass
-class Refusal:
-    """A gRPC error with its details."""
-
-    code: grpc.StatusCode
-    message: str
-    trailers: dict[str, str | bytes]
-    info: error_details_pb2.ErrorInfo = field(default_factory=error_details_pb2.ErrorInfo)
-    retry: error_details_pb2.RetryInfo | None = None
-    quota: error_details_pb2.QuotaFailure | None = None
-    bad_request: error_details_pb2.BadRequest | None = None
-    request: error_details_pb2.RequestInfo | None = None
-
-    @property
-    def fields(self) -> list[str]:
-        return [violation.field for violation in self.bad_request.field_violations] if self.bad_request else []
-
-
-def refusal_of(error: grpc.aio.AioRpcError) -> Refusal:
-    refusal = Refusal(error.code(), error.details() or "", dict(error.trailing_metadata() or ()))
-    status = rpc_status.from_call(error)
-    messages = {
-        "info": error_details_pb2.ErrorInfo,
-        "retry": error_details_pb2.RetryInfo,
-        "quota": error_details_pb2.QuotaFailure,
-        "bad_request": error_details_pb2.BadRequest,
-        "request": error_details_pb2.RequestInfo,
-    }
-    for detail in status.details if status is not None else ():
-        for name, kind in messages.items():
-            message = kind()
-            if detail.Unpack(message):
-                setattr(refusal, name, message)
-    return refusal
 
 
 async def refused(call) -> Refusal:
@@ -162,6 +126,7 @@ class World:
         self.options: dict[str, object] = {}
         self.gateway: Gateway | None = None
         self._background: asyncio.Task[None] | None = None
+        self._num_unnamed = 0
         self._channels: list[grpc.aio.Channel] = []
 
     @property
@@ -233,12 +198,20 @@ class World:
         """Return when nothing runs any more and everything is in the ledger's table."""
         await eventually(lambda: not self.live.num_live_requests and not self.ledger.num_waiting)
 
-    async def usage_rows(self) -> list[dict[str, object]]:
-        """The ledger's table, once nothing runs any more, oldest first."""
+    async def renew(self) -> None:
+        """For the next of several tests: nothing that ran before goes on, and the engine is as it was made."""
+        for generation in self.live._live:
+            generation.cancel(EndCause.ADMINISTRATOR)
+        await eventually(lambda: not self.live.num_live_requests)
+        await self.serving()
+        self.engine.renew()
+
+    async def usage_rows(self, tenant: Tenant | None = None) -> list[dict[str, object]]:
+        """The ledger's table, or the tenant's part of it, once nothing runs any more, oldest first."""
         await self.settled()
         async with self.database.session() as session:
             rows = await session.execute(text("SELECT * FROM usage_event ORDER BY generation_id"))
-            return [dict(row) for row in rows.mappings()]
+            return [dict(row) for row in rows.mappings() if tenant is None or row["team_id"] == tenant.team_id]
 
     def channel(self) -> grpc.aio.Channel:
         # Its own connection: what one client does must not show at another one.
@@ -248,14 +221,17 @@ class World:
 
     async def tenant(
         self,
-        slug: str = "acme",
+        slug: str | None = None,
         limits: tuple[QuotaLimit, ...] = (),
         key: ApiKeySettings | None = None,
         team: TeamSettings | None = None,
     ) -> Tenant:
-        """A new organization, team and key, known to the gateway."""
-        path = ResourcePath(slug, "search")
-        organization = await create_organization(self.database, CHANGE, ResourcePath(slug), OrganizationSettings())
+        """A new organization, team and key, known to the gateway; the first without a name is `acme`."""
+        if slug is None:
+            slug = f"acme-{self._num_unnamed}" if self._num_unnamed else "acme"
+            self._num_unnamed += 1
+        path, above = ResourcePath(slug, "search"), ResourcePath(slug)
+        organization = await create_organization(self.database, CHANGE, above, OrganizationSettings())
         created = await create_team(self.database, CHANGE, path, team or TeamSettings())
         if limits:
             await self.limit(path, limits)

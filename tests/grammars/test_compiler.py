@@ -9,13 +9,15 @@ import pytest
 import pytest_asyncio
 
 from engine.errors import GrammarsBusyError, InvalidFieldError
-from engine.grammars import compiler
-from engine.grammars.compiler import MAX_COMPILING, MAX_SOURCE_BYTES, GrammarCompiler, Vocabulary
+from engine.grammars import compiler, turns
+from engine.grammars.compiler import MAX_SOURCE_BYTES, GrammarCompiler, Vocabulary
 from engine.grammars.json_schemas import MAX_OPTIONAL_PROPERTIES
 from engine.grammars.matcher import Constraint
 from engine.grammars.source import GrammarKind, GrammarSource
-from tests.gateway.fake_engine import END_TOKEN, VOCABULARY_SIZE, byte_tokenizer_json
+from engine.grammars.turns import MAX_COMPILING
+from tests.gateway.fake_engine import END_TOKEN, VOCABULARY_SIZE
 
+LONGEST_S = 30.0  # a test that waits for ever fails
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 
 
@@ -29,12 +31,6 @@ def regex(text: str) -> GrammarSource:
 
 def lark(text: str) -> GrammarSource:
     return GrammarSource(GrammarKind.LARK, text)
-
-
-@pytest.fixture
-def grammars() -> GrammarCompiler:
-    """Of a vocabulary with one token per byte."""
-    return GrammarCompiler(Vocabulary(byte_tokenizer_json(), VOCABULARY_SIZE, (END_TOKEN,)))
 
 
 async def accepts(grammars: GrammarCompiler, source: GrammarSource, text: str) -> bool:
@@ -104,6 +100,40 @@ async def test_a_grammar_that_is_wrong_or_not_supported_is_refused_by_name(gramm
     assert len(str(refused.value)) < 600
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        regex(r"x<\|end\|>y"),
+        lark('start: "x<|end|>y"'),
+        schema({"const": "x<|end|>y"}),
+        schema({"type": "object", "properties": {"<|end|>": {"const": 1}}, "required": ["<|end|>"]}),
+    ],
+)
+async def test_text_that_reads_like_a_control_token_is_written_as_text(grammars, source):
+    output, written = Constraint(await grammars.compile(source)).begin([]), []
+    while not output.problem and (forced := output.forced_token_ids or any_one(output)):
+        output.push(forced)
+        written += forced
+    assert output.is_complete
+    assert b"<|end|>" in bytes(written)
+
+
+def any_one(output) -> list[int]:
+    """A token that may follow, if any may."""
+    mask = output.inner.compute_bitmask() if not output.is_complete else b""
+    allowed = [byte * 8 + bit for byte, bits in enumerate(mask) for bit in range(8) if bits >> bit & 1]
+    return allowed[-1:]
+
+
+@pytest.mark.parametrize(
+    "source", [schema({"$ref": "#"}), lark("start: start"), lark("start: <|end|>"), regex(r"[^\s\S]")]
+)
+async def test_a_refusal_tells_nothing_of_the_library_but_the_cause(grammars, source):
+    with pytest.raises(InvalidFieldError) as refused:
+        await grammars.compile(source)
+    assert not any(words in str(refused.value) for words in ("<state>", "NoExtensionBias", "available"))
+
+
 async def test_a_tokenizer_of_an_unknown_kind_serves_no_grammars():
     with pytest.raises(InvalidFieldError, match="tokenizer is not supported") as refused:
         await GrammarCompiler(Vocabulary(b"{}", 1000, (1,))).compile(regex("a"))
@@ -155,8 +185,8 @@ class Slow:
         return f"{source.text} compiled"
 
     async def are_busy(self, grammars: GrammarCompiler) -> list[asyncio.Task]:
-        """Every turn is taken, by these grammars."""
-        taken = [ask(grammars, f"busy {nth}") for nth in range(MAX_COMPILING)]
+        """Every turn is taken, by these grammars, each another tenant's."""
+        taken = [ask(grammars, f"busy {nth}", f"busy {nth}") for nth in range(MAX_COMPILING)]
         for _ in taken:
             await self.begun.get()
         return taken
@@ -165,8 +195,8 @@ class Slow:
         self._is_let_go.set()
 
 
-def ask(grammars: GrammarCompiler, text: str) -> asyncio.Task:
-    return asyncio.create_task(grammars.compile(regex(text)))
+def ask(grammars: GrammarCompiler, text: str, tenant_id: str = "") -> asyncio.Task:
+    return asyncio.create_task(grammars.compile(regex(text), tenant_id))
 
 
 async def settle() -> None:
@@ -194,9 +224,9 @@ async def test_a_grammar_that_takes_too_long_is_refused_and_kept_once_it_is_ther
     with pytest.raises(InvalidFieldError, match="within 0 s"):
         await grammars.compile(regex("a"))
     monkeypatch.setattr(compiler, "COMPILE_TIMEOUT_S", 10.0)
-    ((_, task),) = grammars._pending.values()
+    (work,) = grammars._pending.values()
     slow.let_go()
-    await asyncio.wait([task])
+    await asyncio.wait([work.task])
     assert await grammars.compile(regex("a")) == "a compiled"
     assert slow.begun.qsize() == 1
 
@@ -247,7 +277,7 @@ async def test_a_grammar_that_was_dropped_is_compiled_for_who_asks_again(grammar
 
 
 async def test_only_so_many_grammars_wait_for_a_turn(grammars, slow, monkeypatch):
-    monkeypatch.setattr(compiler, "MAX_WAITING", 1)
+    monkeypatch.setattr(turns, "MAX_WAITING", 1)
     taken = await slow.are_busy(grammars)
     waiting, joined = ask(grammars, "a"), ask(grammars, "a")
     await settle()
@@ -258,6 +288,58 @@ async def test_only_so_many_grammars_wait_for_a_turn(grammars, slow, monkeypatch
     asker = ask(grammars, "b")
     slow.let_go()
     assert await asker == "b compiled"
+
+
+async def test_a_tenant_whose_grammars_take_every_place_gives_some_up_to_another(grammars, slow, monkeypatch):
+    monkeypatch.setattr(turns, "MAX_WAITING", 4)
+    taken = await slow.are_busy(grammars)
+    flood = [ask(grammars, f"flood {nth}", "a") for nth in range(5)]
+    await settle()
+    with pytest.raises(GrammarsBusyError):  # its own flood is its own limit
+        await flood[4]
+    others = [ask(grammars, f"other {nth}", "b") for nth in range(3)]
+    await settle()
+    for displaced in (flood[3], flood[2]):  # the newest ones
+        with pytest.raises(GrammarsBusyError):
+            await displaced
+    with pytest.raises(GrammarsBusyError):  # as many places as the flood has now
+        await others[2]
+    slow.let_go()
+    served = await asyncio.gather(*flood[:2], *others[:2], *taken)
+    assert all(each.endswith("compiled") for each in served)
+    assert not grammars._pending
+    assert await ask(grammars, "flood 3", "a") == "flood 3 compiled"
+
+
+async def test_a_flood_of_grammars_that_take_for_ever_holds_up_nobody_else(grammars, slow, monkeypatch):
+    """Not even when those who asked for them have given up, as threads go on."""
+    monkeypatch.setattr(compiler, "COMPILE_TIMEOUT_S", 0.0)
+    flood = [ask(grammars, f"flood {nth}", "a") for nth in range(5)]
+    assert await slow.begun.get() == "flood 0"
+    with pytest.raises(InvalidFieldError):
+        await flood[0]
+    monkeypatch.setattr(compiler, "COMPILE_TIMEOUT_S", 10.0)
+    other = ask(grammars, "other", "b")
+    assert await slow.begun.get() == "other"
+    await settle()
+    assert slow.begun.empty()
+    slow.let_go()
+    assert await other == "other compiled"
+    await asyncio.gather(*flood[1:])
+    assert not grammars._pending
+
+
+async def test_what_waits_begins_at_once_when_a_tenant_without_a_turn_wants_it_too(grammars, slow):
+    first, waiting = ask(grammars, "first", "a"), ask(grammars, "shared", "a")
+    assert await slow.begun.get() == "first"
+    await settle()
+    assert slow.begun.empty()  # the turn that is left is another tenant's
+    joined = ask(grammars, "shared", "b")
+    async with asyncio.timeout(LONGEST_S):
+        assert await slow.begun.get() == "shared"
+    slow.let_go()
+    assert await asyncio.gather(first, waiting, joined) == ["first compiled", *["shared compiled"] * 2]
+    assert not grammars._pending
 
 
 async def test_an_output_that_ignores_ends_has_one_only_where_nothing_else_may_follow(grammars):
@@ -274,6 +356,8 @@ def allowed_after(constraint: Constraint, output: bytes) -> set[int]:
     from engine.grammars.matcher import BITS_PER_WORD, fill_masks
 
     words = np.zeros((1, -(-VOCABULARY_SIZE // BITS_PER_WORD)), dtype=np.int32)
-    fill_masks(LLExecutor(1), [constraint.begin(output)], words)
+    matcher = constraint.begin(output)
+    fill_masks(LLExecutor(1), [matcher], words)
+    matcher.keep_open(words[0])
     bits = np.unpackbits(words.view(np.uint8), bitorder="little")
     return set(np.flatnonzero(bits).tolist())

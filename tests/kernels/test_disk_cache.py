@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ from engine.kernels.cpu import disk_cache
 from engine.kernels.cpu.disk_cache import CACHE_VARIABLE, MAX_VERSIONS, DiskCache, cache_folder, version
 
 ROOT = Path(__file__).parents[2]
-# Adds one, in a kernel of its own; tells how often it was compiled and how often found.
+# For each line a process, forked when everything is imported and nothing compiled. Each of its numbers is added in a
+# kernel of its own; tells how often that was compiled and how often found.
 PROGRAM = """
+import os
 import sys
 import numpy as np
 from engine.kernels.cpu.compiled import unlocked
@@ -26,20 +29,34 @@ def adder(step):
             numbers[index] += step
     return unlocked(add, step)
 
-for step in map(int, sys.argv[1:]):
-    kernel, numbers = adder(step), np.zeros(3)
-    kernel(numbers)
-    assert numbers.tolist() == [step] * 3
-    print(sum(kernel.stats.cache_misses.values()), sum(kernel.stats.cache_hits.values()))
+for line in sys.stdin:
+    if os.fork():
+        assert os.wait()[1] == 0
+        continue
+    for step in map(int, line.split()):
+        kernel, numbers = adder(step), np.zeros(3)
+        kernel(numbers)
+        assert numbers.tolist() == [step] * 3
+        print(sum(kernel.stats.cache_misses.values()), sum(kernel.stats.cache_hits.values()), flush=True)
+    os._exit(0)
 """
 
 
-def run(cache, *steps):
-    """(compiled, found) of each kernel, in a new process."""
+@contextmanager
+def new_processes(cache):
+    """Runs kernels in a new process at each call; returns (compiled, found) of each kernel."""
     environment = os.environ | {CACHE_VARIABLE: str(cache), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", PROGRAM, *map(str, steps)]
-    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    return [tuple(map(int, line.split())) for line in output.splitlines()]
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as program:
+
+        def run(*steps):
+            program.stdin.write(f"{' '.join(map(str, steps))}\n")
+            return [tuple(map(int, program.stdout.readline().split())) for _ in steps]
+
+        yield run
+    assert program.returncode == 0
 
 
 def entries(cache):
@@ -47,16 +64,17 @@ def entries(cache):
 
 
 def test_the_next_process_finds_what_one_compiled_and_compiles_what_is_broken(tmp_path):
-    assert run(tmp_path, 2, 3) == [(1, 0), (1, 0)]
-    [one, other] = entries(tmp_path)
-    assert one.parent.stat().st_mode & 0o777 == 0o700
-    # Forms that were compiled in different processes are found side by side.
-    assert run(tmp_path, 5) == [(1, 0)]
-    content = one.read_bytes()
-    one.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    other.write_bytes(other.read_bytes()[:20])
-    assert run(tmp_path, 3, 5, 2) == [(1, 0), (0, 1), (1, 0)]
-    assert run(tmp_path, 3, 5, 2) == [(0, 1)] * 3
+    with new_processes(tmp_path) as run:
+        assert run(2, 3) == [(1, 0), (1, 0)]
+        [one, other] = entries(tmp_path)
+        assert one.parent.stat().st_mode & 0o777 == 0o700
+        # Forms that were compiled in different processes are found side by side.
+        assert run(5) == [(1, 0)]
+        content = one.read_bytes()
+        one.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        other.write_bytes(other.read_bytes()[:20])
+        assert run(3, 5, 2) == [(1, 0), (0, 1), (1, 0)]
+        assert run(3, 5, 2) == [(0, 1)] * 3
 
 
 @pytest.fixture(scope="module")

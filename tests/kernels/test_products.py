@@ -97,8 +97,10 @@ def test_no_device_but_a_processor_multiplies_in_8_bits():
 
 @pytest.mark.slow
 def test_a_processor_without_the_instructions_computes_the_same():
-    """The whole of this file, compiled for one that has AVX2 and nothing beyond."""
+    """The whole of this file and of the one about judged products, compiled for one that has AVX2 and nothing
+    beyond."""
     environment = os.environ | {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    files = [__file__, str(Path(__file__).with_name("test_judged_products.py"))]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     result = subprocess.run(command, env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout

@@ -63,3 +63,24 @@ def test_an_error_is_raised_once_the_other_thread_has_left_what_it_waited_for(wh
     with pytest.raises(ZeroDivisionError, match=who_fails):
         run_together(2, kernel, counters(1))
     assert left == [{"caller": "helper", "helper": "caller"}[who_fails]]
+
+
+def test_a_helper_that_is_busy_is_not_waited_for_and_comes_again():
+    all_inside, go_on, who = threading.Barrier(3), threading.Event(), []
+
+    def occupy(phases):
+        all_inside.wait()
+        go_on.wait()
+
+    def note(phases):
+        who.append(threading.current_thread())
+
+    other = threading.Thread(target=run_together, args=(2, occupy, counters(1)))
+    other.start()
+    all_inside.wait()
+    run_together(2, note, counters(1))
+    go_on.set()
+    other.join()
+    both_inside = threading.Barrier(2)
+    run_together(2, lambda phases: both_inside.wait(), counters(1))
+    assert who == [threading.current_thread()]

@@ -77,8 +77,15 @@ def certain_overshoot(grants: list[tuple[int, int]], limit: Limit) -> float:
     return worst
 
 
-@pytest.mark.parametrize("is_strict", [False, True])
-@pytest.mark.parametrize("num_replicas", [1, 4])
+@pytest.mark.parametrize(
+    ("num_replicas", "is_strict"),
+    [
+        (1, False),
+        (4, True),
+        pytest.param(1, True, marks=pytest.mark.slow),
+        pytest.param(4, False, marks=pytest.mark.slow),
+    ],
+)
 async def test_many_callers_share_one_limit(database: Database, num_replicas: int, *, is_strict: bool) -> None:
     limit = tokens(500, 300, strict=is_strict)
     async with running(database, num_replicas) as quotas:
@@ -160,9 +167,9 @@ async def test_what_a_backend_held_can_be_had_elsewhere_when_it_is_closed(databa
 
 
 @pytest_asyncio.fixture
-async def own_server(tmp_path: Path) -> abc.AsyncIterator[tuple[EmbeddedPostgres, str]]:
+async def own_server(own_directory: Path) -> abc.AsyncIterator[tuple[EmbeddedPostgres, str]]:
     """A migrated server that a test may stop."""
-    server = EmbeddedPostgres(tmp_path, EmbeddedOptions(settings=FAST))
+    server = EmbeddedPostgres(own_directory, EmbeddedOptions(settings=FAST))
     url = await server.start()
     await migrate.upgrade(url)
     yield server, url

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import tempfile
 from collections import abc
 from pathlib import Path
 
@@ -136,12 +135,11 @@ async def test_metrics_say_what_waits(world: World, tenant: Tenant) -> None:
 
 
 @pytest_asyncio.fixture
-async def own_server(tmp_path: Path) -> abc.AsyncIterator[EmbeddedPostgres]:
+async def own_server(own_directory: Path) -> abc.AsyncIterator[EmbeddedPostgres]:
     """A server that the test may stop."""
-    with tempfile.TemporaryDirectory() as directory:
-        server = EmbeddedPostgres(Path(directory), EmbeddedOptions(settings=FAST))
-        yield server
-        await server.stop()
+    server = EmbeddedPostgres(own_directory, EmbeddedOptions(settings=FAST))
+    yield server
+    await server.stop()
 
 
 @pytest.mark.parametrize("outage_s", [3.0, pytest.param(60.0, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])

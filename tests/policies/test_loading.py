@@ -1,10 +1,14 @@
 """Policies by name, ours and a stranger's."""
 
 import importlib
+import os
+import shutil
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 
 import pytest
 
+from engine import plugins
 from engine.plugins import (
     PREEMPTION_GROUP,
     SCHEDULING_GROUP,
@@ -39,6 +43,36 @@ def test_an_unknown_name_lists_what_is_installed(load):
 
     assert all(name in str(error.value) for name in error.value.installed)
     assert error.value.installed
+
+
+def test_a_policy_that_is_installed_later_is_found_and_one_that_is_gone_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnknownPolicyError):
+        load_scheduling_policy("late", {})
+    add_distribution(tmp_path, "latecomer", "[evenflow.scheduling_policies]\nlate = policies.fcfs:Fcfs\n")
+    load_scheduling_policy("late", {})
+    shutil.rmtree(tmp_path / "latecomer-1.0.dist-info")
+    os.utime(tmp_path, ns=(1, 1))  # whatever the resolution of its times is
+
+    with pytest.raises(UnknownPolicyError):
+        load_scheduling_policy("late", {})
+
+
+def test_distributions_are_read_once_while_none_comes_or_goes(monkeypatch: pytest.MonkeyPatch):
+    num_readings = 0
+
+    def counted(**selected: str) -> EntryPoints:
+        nonlocal num_readings
+        num_readings += 1
+        return entry_points(**selected)
+
+    monkeypatch.setattr(plugins, "entry_points", counted)
+    for name in (*SCHEDULING, *SCHEDULING):
+        load_scheduling_policy(name, {})
+
+    assert num_readings <= 1
 
 
 def test_a_preemption_policy_is_no_scheduling_policy():

@@ -13,6 +13,7 @@ from gateway.metric_names import OTHER_TENANTS
 from gateway.quota_denials import DenialLog, QuotaCounts
 from gateway.quota_expected import BOUNDS, DEFAULT_TOKENS, ExpectedOutput
 from gateway.quota_idle import ANSWER_LASTS_S, IdleTokens
+from gateway.status import BlockCounts, RequestCounts
 from gateway.store.denials import DenialEvent
 
 
@@ -104,13 +105,9 @@ class Engines:
         if name in self.away:
             raise NoEngineError
         return SimpleNamespace(
-            num_waiting=self.waiting[name],
-            num_paused=0,
-            num_swapped=0,
-            num_swapping=0,
+            requests=RequestCounts(0, self.waiting[name], 0, 0, 0),
             is_draining=False,
-            num_free_device_blocks=self.free[name],
-            block_size=16,
+            blocks=BlockCounts(self.free[name], 0, 32, 0, 0, block_size=16),
         )
 
 

@@ -66,7 +66,11 @@ class Driver:
         self.runner = ModelRunner(model, self._config, batch_invariant=batch_invariant)
         self.rows: dict[int, DrivenRow] = {}
         self.logits = torch.empty(0)
-        self._hook = model.module.register_forward_hook(self._keep_logits)
+        self._head = model.module.lm_head
+        self._hooks = [
+            model.module.register_forward_hook(self._keep_logits),
+            model.module.likeliest_head.register_forward_hook(self._make_logits),
+        ]
         self._step_id = 0
         self._stopped: list[int] = []
         self._free = [BlockId(block) for block in range(num_blocks)]
@@ -75,6 +79,7 @@ class Driver:
         self._free_host = [HostBlockId(block) for block in range(num_host_blocks)]
         self._poison_host(self._free_host)
         random.Random(8).shuffle(self._free_host)
+        self._block_copies: list[tuple[BlockId, BlockId]] = []
         self._num_copies = 0
         self._new_copies: list[BlockCopy] = []
         self._moving: dict[CopyId, tuple[BlockCopy, DrivenRow | None]] = {}
@@ -83,7 +88,8 @@ class Driver:
 
     def close(self) -> None:
         """Let go of the model, which other tests go on using."""
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
 
     def add(self, row: int, prompt: abc.Sequence[int], sampling: SamplingParams = GREEDY) -> DrivenRow:
         """A sequence takes `row`; it starts with its first chunk."""
@@ -100,6 +106,21 @@ class Driver:
         """The sequence loses its blocks and is computed again from its first token."""
         self._release(self.rows[row])
         self._stopped.append(row)
+
+    def copy(self, row: int, to: int, num_tokens: int) -> DrivenRow:
+        """A sequence of the same tokens takes the row `to`, and goes on behind the first `num_tokens` of them: all its
+        blocks are copied."""
+        state = self.rows[row]
+        num_blocks = -(-num_tokens // self._config.block_size)
+        self.rows[to] = copied = DrivenRow(
+            list(state.token_ids),
+            state.num_prompt_tokens,
+            state.sampling,
+            num_tokens,
+            [self._free.pop() for _ in range(num_blocks)],
+        )
+        self._block_copies += zip(state.block_ids, copied.block_ids, strict=False)
+        return copied
 
     def swap_out(self, row: int, num_blocks: int) -> None:
         """The sequence leaves its row; its last `num_blocks` go to the host with the next step."""
@@ -146,8 +167,10 @@ class Driver:
             num_tokens=tuple(count for _, _, count in chunks),
             samples=tuple(start + count == len(self.rows[row].token_ids) for row, start, count in chunks),
             copies=tuple(self._new_copies),
+            block_copies=tuple(self._block_copies),
         )
         self._new_copies = []
+        self._block_copies = []
         output = self.runner.execute(plan)
         assert output.step_id == self._step_id
         assert set(output.accepted) | set(output.errors) == {
@@ -182,6 +205,14 @@ class Driver:
 
     def _keep_logits(self, _module: object, _inputs: object, logits: Tensor) -> None:
         self.logits = logits.clone()
+
+    def _make_logits(self, _module: object, inputs: tuple[Tensor], found: tuple[Tensor, Tensor]) -> None:
+        """The logits of a step that did without them, of which it must have found out what is so."""
+        self.logits = self._head(*inputs)
+        token_ids, is_finite = found
+        largest = self.logits == self.logits.amax(-1, keepdim=True)
+        assert torch.equal(is_finite, self.logits.isfinite().all(-1))
+        assert torch.equal(token_ids[is_finite], largest.int().argmax(-1)[is_finite])
 
     def _allocate(
         self, num_tokens: abc.Mapping[int, int]

@@ -116,7 +116,7 @@ def test_neighbours_chunks_and_preemptions_leave_every_bit_as_it_is(
 def test_keys_are_packed_for_a_long_chunk_only_without_it(model, make_driver, batch_invariant):
     """Packed keys give other bits, and how long a chunk is, its neighbours decide."""
     plans = []
-    hook = model.module.register_forward_pre_hook(lambda _, inputs: plans.append(inputs[0].attention))
+    hook = model.module.model.register_forward_pre_hook(lambda _, inputs: plans.append(inputs[0].attention))
     driver = make_driver(model, batch_invariant=batch_invariant)
     driver.add(0, list(range(2, 62)))
     driver.prefill([0], chunk_size=60)

@@ -10,6 +10,7 @@ import torch
 
 from engine.core.types import SamplingParams
 from engine.grammars.compiler import GrammarCompiler, Vocabulary
+from engine.grammars.dead_ends import NOTHING_ALLOWED
 from engine.grammars.matcher import Constraint
 from engine.grammars.source import GrammarKind, GrammarSource
 from engine.model.info import LoadedModel
@@ -145,8 +146,7 @@ def test_a_grammar_that_cannot_go_on_ends_its_request_and_no_other(tiny, make_dr
     driver.add(1, (3, 4), SamplingParams(temperature=0.0, constraint=free))
     driver.add(2, (3, 4), SamplingParams(temperature=0.0))
     failed = run(driver, tiny.model.info.eos_token_ids)
-    assert failed.keys() == {0}
-    assert "cannot go on" in failed[0]
+    assert failed == {0: NOTHING_ALLOWED}
     assert driver.rows[0].output == [opening]
     assert isinstance(json.loads(tiny.text(driver.rows[1].output)), dict)
 
@@ -169,6 +169,15 @@ def test_output_that_ignores_ends_goes_on_as_long_as_its_grammar_lets_it(tiny, m
     assert run(driver, tiny.model.info.eos_token_ids) == {}
     assert len(tiny.text(driver.rows[0].output)) < 40
     assert len(tiny.text(driver.rows[1].output)) == 40
+
+
+def test_output_that_ignores_ends_has_one_where_its_list_leaves_nothing_else(tiny, make_driver):
+    letter, end = tiny.tokenizer.encode("a")[0], tiny.model.info.eos_token_ids[0]
+    constraint = tiny.constraint(GrammarKind.REGEX, "ab?", ends_late=True)
+    driver = make_driver(tiny.model)
+    driver.add(0, (3, 4), SamplingParams(temperature=0.0, constraint=constraint, allowed_token_ids=(letter, end)))
+    assert run(driver, tiny.model.info.eos_token_ids) == {}
+    assert driver.rows[0].output == [letter, end]
 
 
 def test_log_probabilities_are_those_of_the_model_without_the_grammar(tiny, make_driver):

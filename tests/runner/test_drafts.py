@@ -14,6 +14,7 @@ from engine.core.plan import RowStart, StepPlan
 from engine.core.scheduler import Scheduler
 from engine.core.stats import Totals
 from engine.core.types import SamplingParams, SequenceKey
+from engine.kernels.ops import judge
 from engine.model.loader import load_model
 from engine.runner.model_runner import NON_FINITE_ERROR, ModelRunner
 from engine.runner.proposers import ModelDrafts, NgramDrafts
@@ -78,7 +79,7 @@ class Oracle:
             prompt = list(start.token_ids[: start.num_prompt_tokens])
             self._of_row[start.row] = prompt + self._texts[start.key.generation_id]
 
-    def propose(self, rows, ends, limits):
+    def propose(self, rows, ends, limits, num_known):
         for row, end, limit in zip(rows, ends, limits, strict=True):
             for place in range(end, end + limit):
                 text = self._of_row[int(row)]
@@ -285,6 +286,9 @@ class Counting(torch.nn.Module):
 
     def forward(self, batch, kv_caches):
         return torch.nn.functional.one_hot(batch.token_ids[batch.sampled_index] + 1, NUM_STATES).float()
+
+    def likeliest(self, batch, kv_caches):
+        return judge(self(batch, kv_caches))
 
 
 @pytest.mark.parametrize(("stops", "num_proposed"), [(frozenset(), 5), (frozenset({5}), 2), (frozenset({9}), 5)])

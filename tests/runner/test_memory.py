@@ -18,13 +18,17 @@ def model(tmp_path_factory):
     return load_model(folder, dtype="float32", device="cpu")
 
 
-@pytest.mark.parametrize(("setting", "function"), [("num_device_blocks", "zeros"), ("num_host_blocks", "empty")])
+@pytest.mark.parametrize(("setting", "num_blocks"), [("num_device_blocks", 7 + 1), ("num_host_blocks", 7)])
 @pytest.mark.parametrize("error", NO_ROOM)
-def test_pool_without_room_names_its_setting(model, monkeypatch, setting, function, error):
-    def fail(*_, **__):
-        raise error
+def test_pool_without_room_names_its_setting(model, monkeypatch, setting, num_blocks, error):
+    empty = torch.empty
 
-    monkeypatch.setattr(torch, function, fail)
+    def fail(shape, **settings):
+        if shape[0] == num_blocks:
+            raise error
+        return empty(shape, **settings)
+
+    monkeypatch.setattr(torch, "empty", fail)
     with pytest.raises(SettingsError, match=rf"{setting} is 7, which do not fit on cpu: \d+\.\d\d GiB are free"):
         KvCache(model, SchedulerConfig(4, 64, 16, 7, 512, num_host_blocks=7))
 
@@ -38,6 +42,6 @@ def test_error_that_is_not_about_memory_stays_what_it_is(model, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(torch, "zeros", fail)
+    monkeypatch.setattr(torch, "empty", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         KvCache(model, SchedulerConfig(4, 64, 16, 7, 512))

@@ -1,5 +1,6 @@
 """Both forms of attention against their specification, over odd sizes."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -38,31 +39,33 @@ def model(request, tmp_path_factory):
 class Scene:
     """A pool of NaN, in which the sequences of a mix own blocks all over it, with keys up to where they start."""
 
-    def __init__(self, model, mix, window=None):
-        self.config = SchedulerConfig(8, 2048, BLOCK_SIZE, num_device_blocks=120, max_model_len=401)
-        self.mix, self.window = mix, window
+    def __init__(self, model, mix, window=None, block_size=BLOCK_SIZE):
+        num_blocks = 20 + sum(-(-(start + count) // block_size) for start, count in mix)
+        max_model_len = max(401, *(start + count + 1 for start, count in mix))
+        self.config = SchedulerConfig(8, 2048, block_size, num_device_blocks=num_blocks, max_model_len=max_model_len)
+        self.mix, self.window, self.block_size = mix, window, block_size
         self.model = replace(model, config=replace(model.config, sliding_window=window))
         self.kv_cache, self.rows = KvCache(model, self.config), RowTable(self.config)
         torch.manual_seed(0)
-        order = torch.randperm(120).tolist()
+        order = torch.randperm(num_blocks).tolist()
         starts, num_tokens = np.array(mix).T
         self.chunks = Chunks(np.arange(len(mix)), starts, num_tokens, np.cumsum(num_tokens) - num_tokens)
-        self.kv_cache.blocks[:120] = torch.nan
+        self.kv_cache.blocks[:num_blocks] = torch.nan
         self.block_tables = []
         for row, (start, num_keys) in enumerate(zip(starts.tolist(), self.chunks.num_keys.tolist(), strict=True)):
-            table = [order.pop() for _ in range(-(-num_keys // BLOCK_SIZE))]
+            table = [order.pop() for _ in range(-(-num_keys // block_size))]
             self.block_tables.append(table)
             self.rows.block_ids[row, : len(table)] = table
             self.rows.block_ids[row, len(table) :] = order[0]  # what a row owned before is still there
             for position in range(start):
-                slot = self.kv_cache.layers[0, table[position // BLOCK_SIZE], position % BLOCK_SIZE]
+                slot = self.kv_cache.layers[0, table[position // block_size], position % block_size]
                 slot.copy_(torch.randn(slot.shape))
         num_rows = model.config.num_heads + 2 * model.config.num_kv_heads
         self.qkv = torch.randn(int(num_tokens.sum()), num_rows, model.config.head_dim).to(model.dtype)
         self.positions = np.concatenate([np.arange(start, start + count) for start, count in mix])
         rows = np.repeat(np.arange(len(mix)), num_tokens)
-        blocks = self.rows.block_ids[rows, self.positions // BLOCK_SIZE]
-        self.slots = Slots(blocks, self.positions % BLOCK_SIZE)
+        blocks = self.rows.block_ids[rows, self.positions // block_size]
+        self.slots = Slots(blocks, self.positions % block_size)
 
     @property
     def frequencies(self):
@@ -75,7 +78,7 @@ class Scene:
         rotated = reference.rope(self.qkv[:, :-num_kv_heads], torch.from_numpy(self.positions), self.frequencies)
         queries, keys = rotated[:, : self.model.config.num_heads], rotated[:, self.model.config.num_heads :]
         kv = torch.cat((keys, self.qkv[:, -num_kv_heads:]), dim=1)
-        reference.store_kv(cached, kv, torch.from_numpy(self.slots.blocks * BLOCK_SIZE + self.slots.places))
+        reference.store_kv(cached, kv, torch.from_numpy(self.slots.blocks * self.block_size + self.slots.places))
         attended = reference.paged_attention(queries, cached, self.block_tables, self.mix, self.window)
         return attended.flatten(1), cached
 
@@ -112,6 +115,21 @@ def test_tokens_see_no_further_back_than_their_window(model, window):
         check(scene, PagedPlanner(scene.model, scene.rows))
         scene.kv_cache.layers[0][scene.kv_cache.layers[0].isnan()] = 0
         check(scene, GatheredPlanner(scene.model, scene.kv_cache, scene.rows))
+
+
+FAST = {("bfloat16", 64, 16), ("bfloat16", 32, 5), ("float32", 24, 32)}
+FORMS = itertools.product(("float32", "bfloat16"), (24, 32, 64), (5, 16, 32))
+
+
+@pytest.mark.parametrize("form", [pytest.param(form, marks=[pytest.mark.slow] * (form not in FAST)) for form in FORMS])
+def test_long_sequences_are_attended_part_by_part(form, tmp_path):
+    dtype, head_dim, block_size = form
+    reference_model = tiny_llama.make_model(num_key_value_heads=2, head_dim=head_dim)
+    model = load_model(tiny_llama.write_folder(tmp_path / "m", reference_model), dtype=dtype)
+    mix = [(510, 1), (511, 1), (512, 1), (509, 7), (1100, 2), (600, 30)]
+    for window in (None, 511, 600):
+        scene = Scene(model, mix, window, block_size)
+        check(scene, PagedPlanner(scene.model, scene.rows))
 
 
 def test_what_no_token_of_a_step_sees_is_not_read(model):

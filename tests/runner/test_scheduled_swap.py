@@ -21,7 +21,12 @@ from tests.runner.time_slices import Anyone, TimeSlices
 NUM_BLOCKS = 26
 BLOCK_SIZE = 4
 # A link at which a few blocks are cheaper to compute again, and many are not.
-PRICES = Prices(StepCosts(1e6, 1e5, 0.0, 1e6, 0.0, 0.0), 1e6, 1e6, 1e6)
+PRICES = Prices(
+    StepCosts(base_ns=1e6, prefill_token_ns=1e6, decode_ns=1e6),
+    copy_out_block_ns=4e5,
+    copy_in_block_ns=4e5,
+    copy_launch_ns=6e6,
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,7 @@ def model(tmp_path_factory):
 class Served:
     """Serves requests to their end, poisoning every block of either pool the moment it is free."""
 
-    def __init__(self, model, slice_steps, *, drafts=None, **fields) -> None:
+    def __init__(self, model, slice_steps, *, drafts=None, batch_invariant=False, **fields) -> None:
         config = SchedulerConfig(
             **{
                 "max_num_seqs": 6,
@@ -47,7 +52,7 @@ class Served:
             }
             | fields
         )
-        self.runner = ModelRunner(model, config, drafts)
+        self.runner = ModelRunner(model, config, drafts, batch_invariant=batch_invariant)
         self.scheduler = Scheduler(config, TimeSlices(slice_steps), Anyone())
         self.scheduler.calibrate(PRICES, 0)
         self.now = 0
@@ -72,7 +77,7 @@ class Served:
         plan = self.scheduler.plan(self.now)
         if plan is not None:
             self.num_steps += 1
-            events = self.scheduler.commit(self.runner.execute(plan), self.now)
+            events = self.compute(plan)
         else:
             assert self.scheduler.num_copies_in_flight, "unfinished requests, and nothing to do for them"
             assert self._copy_ended.wait(30)
@@ -80,6 +85,10 @@ class Served:
             events = self.scheduler.complete_copies(self.runner.take_completed(), self.now)
         self._take(events)
         invariants.check(self.scheduler)
+
+    def compute(self, plan):
+        """What came of the open plan."""
+        return self.scheduler.commit(self.runner.execute(plan), self.now)
 
     def run(self) -> dict[str, list[int]]:
         while self.scheduler.has_unfinished or self.scheduler.num_copies_in_flight:

@@ -8,10 +8,11 @@ import torch
 
 from engine.core.plan import RowStart
 from engine.core.types import SamplingParams, SequenceKey
+from engine.grammars.dead_ends import NOTHING_ALLOWED
 from engine.runner.biases import BiasTable
 from engine.runner.row_table import SAMPLING_DTYPE
 from engine.runner.sampler import sample
-from engine.runner.token_masks import NOTHING_ALLOWED, TokenMasks
+from engine.runner.token_masks import TokenMasks
 
 VOCABULARY_SIZE = 70  # no multiple of a mask's word
 

@@ -58,7 +58,7 @@ def test_prompts_that_begin_alike_are_computed_once_where_that_is_asked_for(tmp_
         tenants = json.loads(result.stdout)["runs"][0]["tenants"]
         totals.append(sum(tenant["num_cached_tokens"] for tenant in tenants))
 
-    assert totals == [0, 9 * 64]
+    assert totals == [0, 9 * 79]  # a trace in milliseconds has pieces of 512 tokens: all prompts are the same
 
 
 def test_a_decision_log_replays(tmp_path: Path):

@@ -10,6 +10,7 @@ from gateway.store import migrate
 from gateway.store.db import Database
 from gateway.store.errors import DatabaseUnavailableError, SchemaVersionError
 
+MIGRATION_LOCK = 0x65766E66  # that of migrations/env.py, which only Alembic can import
 # Everything that makes up a table, spelled by Postgres; not who owns it, nor which step made it.
 CATALOG = {
     "columns": "SELECT table_name, column_name, data_type, udt_name, is_nullable, column_default, is_identity "
@@ -94,6 +95,13 @@ async def test_upgrading_again_changes_nothing(database: Database, database_url:
     await migrate.upgrade(database_url)
 
     assert await read_catalog(database) == before
+
+
+async def test_who_has_nothing_to_migrate_waits_for_nobody_who_has(database: Database, database_url: str) -> None:
+    async with database.session() as session:
+        await session.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
+        async with asyncio.timeout(30):
+            await migrate.upgrade(database_url)
 
 
 async def test_a_schema_that_is_not_this_releases_is_refused(database: Database, database_url: str) -> None:

@@ -88,9 +88,9 @@ async def test_a_cancelled_refresh_does_not_stop_the_next_one(database_url: str)
     await database.close()
 
 
-async def test_the_last_good_snapshot_outlives_the_database(tmp_path: Path) -> None:
+async def test_the_last_good_snapshot_outlives_the_database(own_directory: Path) -> None:
     now = 10.0
-    server = EmbeddedPostgres(tmp_path)
+    server = EmbeddedPostgres(own_directory)
     url = await server.start()
     await migrate.upgrade(url)
     database = Database(url, DatabaseOptions(connect_timeout_s=1.0))

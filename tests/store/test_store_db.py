@@ -14,6 +14,7 @@ from gateway.store.errors import (
     StatementTimeoutError,
     UnsupportedServerError,
 )
+from tests.silent_server import silent_server
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+asyncpg"])
@@ -74,20 +75,13 @@ async def test_an_absent_server_is_unavailable(url: str) -> None:
 
 
 async def test_a_server_that_accepts_and_says_nothing_is_unavailable() -> None:
-    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()  # until the client gives up
-        writer.close()
+    async with silent_server() as port:
+        database = Database(f"postgresql://u@127.0.0.1:{port}/d", DatabaseOptions(connect_timeout_s=0.2))
 
-    silent = await asyncio.start_server(ignore, "127.0.0.1", 0)
-    port = silent.sockets[0].getsockname()[1]
-    database = Database(f"postgresql://u@127.0.0.1:{port}/d", DatabaseOptions(connect_timeout_s=0.2))
+        with pytest.raises(DatabaseUnavailableError):
+            await database.ping()
 
-    with pytest.raises(DatabaseUnavailableError):
-        await database.ping()
-
-    await database.close()
-    silent.close()
-    await silent.wait_closed()
+        await database.close()
 
 
 @pytest.mark.parametrize(

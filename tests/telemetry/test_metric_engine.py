@@ -1,6 +1,8 @@
 """The engine's page: what it did is on it, by name; it is read on loopback only, and is there while a model loads."""
 
 import asyncio
+import selectors
+import threading
 import types
 import urllib.error
 import urllib.request
@@ -63,6 +65,20 @@ async def test_page_tells_what_the_engine_did(server, stub):  # noqa: F811
     assert page["evenflow_engine_saturation",] == 0
 
 
+async def test_steps_without_memory_and_who_was_sent_back_are_counted(server, runner, stub):  # noqa: F811
+    runner.errors = [MemoryError("no room")]
+
+    call = await generate(stub, start("g", max_output_tokens=5)).to_end()
+    page = await page_of(server.metrics_address)
+    stats = await stub.GetStats(pb.GetStatsRequest())
+
+    assert len(call.token_ids) == 5
+    assert (stats.lost_steps, stats.requeues) == (1, 1)
+    assert page["evenflow_engine_lost_steps_total",] == 1
+    assert page["evenflow_engine_requeues_total",] == 1
+    assert page["evenflow_engine_preemptions_total", "recompute", "kv_pressure"] == 1
+
+
 async def test_page_is_there_while_the_model_is_loaded(tmp_path):
     settings = read_settings({"listen": f"unix:{tmp_path}/e.sock"})
     server = EngineServer(settings, load_policies(settings), None)  # noqa: F811
@@ -103,6 +119,25 @@ def test_page_is_read_under_a_loopback_name_only(host: str, is_read: bool):
             MetricsEndpoint(TcpAddress("127.0.0.1", int(endpoint.address.rpartition(":")[2])), list)
     finally:
         endpoint.close()
+
+
+def test_the_page_waits_for_scrapes_and_for_its_end_and_never_for_the_clock(monkeypatch: pytest.MonkeyPatch):
+    select, waits = selectors.DefaultSelector.select, []
+
+    def noted(selector: selectors.BaseSelector, timeout: float | None = None) -> list:
+        if threading.current_thread().name == "metrics":
+            waits.append(timeout)
+        return select(selector, timeout)
+
+    monkeypatch.setattr(selectors.DefaultSelector, "select", noted)
+    endpoint = MetricsEndpoint(TcpAddress("127.0.0.1", 0), list)
+    endpoint.start()
+    pages = [read(endpoint.address) for _ in range(2)]
+    endpoint.close()
+
+    assert (pages, waits) == ([""] * 2, [None] * 3)
+    with pytest.raises(urllib.error.URLError):
+        read(endpoint.address)
 
 
 def test_a_value_is_counted_in_the_first_bucket_that_holds_it():

@@ -120,3 +120,80 @@ def test_a_schema_that_is_no_good_is_refused_with_its_own_words(grammars):
     bad = [Tool("f", "", '{"type": "object", "properties": {"a": {"type": "strin"}}}')]
     with pytest.raises(Exception, match="strin"):
         accepts(grammars, CallGrammar(HERMES, bad, {}, is_single=False).calls_only(), "")
+
+
+ORIGIN = "https://example.com/schemas/point.json"
+NAMED = {
+    "an anchor": {"$ref": "#axis", "$defs": {"axis": {"$anchor": "axis", "type": "integer", "maximum": 9}}},
+    "a name of its own": {"$id": ORIGIN, "$ref": "#/$defs/axis", "$defs": {"axis": {"type": "integer", "maximum": 9}}},
+    "its own name": {
+        "$id": ORIGIN,
+        "$ref": "point.json#/$defs/axis",
+        "$defs": {"axis": {"type": "integer", "maximum": 9}},
+    },
+    "a part with a name": {
+        "$id": ORIGIN,
+        "$ref": "axis.json#/$defs/digit",
+        "$defs": {"axis": {"$id": "axis.json", "$defs": {"digit": {"type": "integer", "maximum": 9}}}},
+    },
+    "an older draft": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$ref": "#/definitions/axis",
+        "definitions": {"axis": {"type": "integer", "maximum": 9}},
+    },
+}
+
+
+def tool_of(name: str, x: dict) -> Tool:
+    """Its one argument follows `x`, whose definitions and names are those of the whole schema."""
+    at_top = {key: value for key, value in x.items() if key in ("$id", "$schema", "$defs", "definitions")}
+    inner = {key: value for key, value in x.items() if key not in at_top}
+    schema = {"type": "object", "properties": {"x": inner}, "required": ["x"], "additionalProperties": False}
+    return Tool(name, "", json.dumps(at_top | schema))
+
+
+@pytest.mark.parametrize("style", [HERMES, SMOLLM])
+@pytest.mark.parametrize("kind", NAMED)
+def test_what_a_schema_refers_to_is_in_it_whatever_it_is_called_there(grammars, style, kind):
+    """The other tool has the same names for something else."""
+    other = json.loads(json.dumps(NAMED[kind]).replace('"maximum": 9', '"maximum": 3'))
+    tools = [tool_of("move", other), tool_of("now", NAMED[kind])]
+    lark = CallGrammar(style, tools, {}, is_single=False).calls_only()
+    assert accepts(grammars, lark, written(style, call(style, "now", {"x": 9}), call(style, "move", {"x": 3})))
+    assert not accepts(grammars, lark, written(style, call(style, "now", {"x": 10})))
+    assert not accepts(grammars, lark, written(style, call(style, "move", {"x": 4})))
+
+
+def test_a_value_that_looks_like_a_reference_is_a_value(grammars):
+    value = {"$ref": "#/properties/y"}
+    lark = CallGrammar(HERMES, [tool_of("now", {"const": value})], {}, is_single=True).calls_only()
+    assert accepts(grammars, lark, written(HERMES, call(HERMES, "now", {"x": value})))
+
+
+@pytest.mark.parametrize("given", [None, {"whitespace_flexible": True}])
+def test_json_is_in_one_line_unless_its_schema_says_otherwise(grammars, given):
+    options = {} if given is None else {"x-guidance": given}
+    tool = Tool("now", "", json.dumps(json.loads(tool_of("now", {"type": "integer"}).parameters) | options))
+    grammar = CallGrammar(HERMES, [tool], {}, is_single=True)
+    answer = json.dumps({"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]} | options)
+    spread = '{\n  "x": 1\n}'
+    called = written(HERMES, f'{{"name": "now", "arguments": {spread}}}')
+    assert accepts(grammars, grammar.calls_only(), called) is (given is not None)
+    assert accepts(grammars, grammar.calls_or_answer(answer), spread) is (given is not None)
+    assert accepts(grammars, grammar.calls_or_answer(answer), '{"x": 1}')
+    assert accepts(grammars, grammar.calls_only(), written(HERMES, call(HERMES, "now", {"x": 1})))
+
+
+def test_what_the_grammar_of_a_call_leaves_out_may_be_left_out(grammars):
+    lark = CallGrammar(SMOLLM, TOOLS, {}, is_single=False).calls_only()
+    dense = '{"name":"move","arguments":{"x":1,"y":2}}'
+    assert accepts(grammars, lark, f"<tool_call>[{dense},{dense}]</tool_call>")
+
+
+def test_as_many_tools_as_may_be_offered_are_told_apart(grammars):
+    tools = [tool_of(f"tool-{number}", {"type": "integer"}) for number in range(128)]
+    lark = CallGrammar(HERMES, tools, {}, is_single=False).calls_only()
+    assert accepts(
+        grammars, lark, written(HERMES, call(HERMES, "tool-12", {"x": 1}), call(HERMES, "tool-127", {"x": 2}))
+    )
+    assert not accepts(grammars, lark, written(HERMES, call(HERMES, "tool-128", {"x": 1})))

@@ -5,6 +5,7 @@ from engine.kernels.cpu.attention import PagedChunks, attend
 from engine.kernels.cpu.draw import draw
 from engine.kernels.cpu.elementwise import add_rms_norm, silu_mul
 from engine.kernels.cpu.layer_stack import HeadShape, LayerStack, LayerWeights
+from engine.kernels.cpu.linear import largest_products
 from engine.kernels.cpu.logits import finite_rows, likeliest
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "attend",
     "draw",
     "finite_rows",
+    "largest_products",
     "likeliest",
     "silu_mul",
 ]

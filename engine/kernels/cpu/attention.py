@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.kernels.cpu.chunk_attention import KEYS_PER_BLOCK, chunk_phase, pack_phase, padded_dim
+from engine.kernels.cpu.chunk_attention import chunk_phase, padded_dim
 from engine.kernels.cpu.compiled import elements, part, unlocked
+from engine.kernels.cpu.packing import KEYS_PER_BLOCK, pack_phase
 from engine.kernels.cpu.products import rows_code
 from engine.kernels.cpu.rows import norm_heads
 from engine.kernels.cpu.shared_work import counters, done, run_together, take, wait
@@ -25,6 +26,7 @@ from engine.kernels.cpu.tile_code import LANES
 NO_WINDOW = np.iinfo(np.int64).max >> 1
 NUM_PHASES = 4
 _GRAINS = 16  # items of a phase that goes by tokens, about
+_FEW_TILES = 8  # fewer leave threads without any
 
 PackedKeys = tuple[NDArray[np.int32], NDArray[np.int32], int]
 """Memory for one layer's keys and values of the chunks that are packed, and the code that multiplies with them."""
@@ -110,9 +112,10 @@ def _kernel(element_bytes: int, num_shared: int, head_dim: int) -> Any:
 @cache
 def attention_phases(element_bytes: int, num_shared: int, head_dim: int) -> Any:
     """NUM_PHASES phases: keys are stored, packed, and attended."""
-    store, tiles = _store(head_dim), _tiles(num_shared, head_dim)
-    pack = pack_phase(4 // element_bytes, head_dim)
-    groups = chunk_phase(4 // element_bytes, num_shared, head_dim, load_part(num_shared, head_dim))
+    per_word = 4 // element_bytes
+    store, tiles = _store(head_dim), _tiles(per_word, num_shared, head_dim)
+    pack = pack_phase(per_word, head_dim)
+    groups = chunk_phase(per_word, num_shared, head_dim, load_part(num_shared, head_dim))
 
     @part
     def attend_all(
@@ -154,25 +157,29 @@ def _store(head_dim: int) -> Any:
 
 
 @cache
-def _tiles(num_shared: int, head_dim: int) -> Any:
-    attend_tile, size = tile_part(num_shared, head_dim), queries_per_tile(num_shared, head_dim)
+def _tiles(per_word: int, num_shared: int, head_dim: int) -> Any:
+    attend_tile, size = tile_part(per_word, num_shared, head_dim), queries_per_tile(num_shared, head_dim)
 
     @part
     def attend(
         phases: Any, phase: int, qkv: Any, rotation: Any, cached: Any, plan: Any, window: int, output: Any
     ) -> int:
-        """Queries that read keys where they lie."""
+        """Queries that read keys where they lie. Few of them are shared out by head, too."""
         table, chunks, tiles = plan
+        num_kv_heads = cached.shape[3]
+        num_parts = num_kv_heads if len(tiles) < _FEW_TILES else 1
+        num_items, num_heads = len(tiles) * num_parts, num_kv_heads // num_parts
         item = take(phases, phase, 1)
-        while item < len(tiles):
-            chunk, query = tiles[item]
+        while item < num_items:
+            chunk, query = tiles[item // num_parts]
+            heads = (item % num_parts * num_heads, (item % num_parts + 1) * num_heads)
             row, start, length, offset = chunks[chunk]
             first, end = offset + query, offset + min(query + size, length)
             num_keys = start + end - offset
-            attend_tile(qkv, first, rotation, cached, table[row], num_keys, window, output[first:end])
+            attend_tile(qkv, first, rotation, cached, table[row], num_keys, window, heads, output[first:end])
             done(phases, phase, 1)
             item = take(phases, phase, 1)
-        wait(phases, phase, len(tiles))
+        wait(phases, phase, num_items)
         return phase + 1
 
     return attend

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 
 from engine.kernels.cpu.compiled import part
+from engine.kernels.cpu.packing import KEYS_PER_BLOCK
 from engine.kernels.cpu.products import TILE_ROWS
 from engine.kernels.cpu.rows import encode_part
 from engine.kernels.cpu.shared_work import done, take, wait
 from engine.kernels.cpu.softmax import exponentials
 from engine.kernels.cpu.tile_code import LANES, call_code
-
-KEYS_PER_BLOCK = 2 * LANES
-"""Keys that are packed together, and scored together: two panels."""
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -31,57 +29,6 @@ def queries_per_group(num_shared: int) -> int:
 def padded_dim(head_dim: int) -> int:
     """Columns of values, in pairs of panels."""
     return -(-head_dim // KEYS_PER_BLOCK) * KEYS_PER_BLOCK
-
-
-@cache
-def pack_phase(per_word: int, head_dim: int) -> Any:
-    """The phase that brings keys and values of the chunks' sequences into panels."""
-    pack = _pack_block(per_word, head_dim)
-
-    @part
-    def pack_all(phases: Any, phase: int, cached: Any, plan: Any, packed: Any) -> int:
-        """plan: (table, chunks, blocks [., 3]: chunk, first key, place of that key among the packed ones)."""
-        table, chunks, blocks = plan
-        item = take(phases, phase, 1)
-        while item < len(blocks):
-            chunk, key, place = blocks[item]
-            row, start, length, _ = chunks[chunk]
-            pack(cached, table[row], key, start + length, place, packed)
-            done(phases, phase, 1)
-            item = take(phases, phase, 1)
-        wait(phases, phase, len(blocks))
-        return phase + 1
-
-    return pack_all
-
-
-def _pack_block(per_word: int, head_dim: int) -> Any:
-    kind = np.uint16 if per_word == 2 else np.float32
-
-    @part
-    def pack(cached: Any, blocks: Any, first: int, num_keys: int, place: int, packed: Any) -> None:
-        """Keys [first, first + 32) and their values, zeros from `num_keys` on.
-
-        packed: keys [KH, panels, words of a key, 16], values [KH, panels, words of the keys, 16], int32, and a code
-        """
-        keys, values = packed[0].view(kind), packed[1].view(kind)
-        size = cached.shape[1]
-        for key in range(first, first + KEYS_PER_BLOCK):
-            at = place + key - first
-            panel, lane = at // LANES, at % LANES * per_word
-            word, half = at // per_word, at % per_word
-            for head in range(cached.shape[3]):
-                if key < num_keys:
-                    stored = cached[blocks[key // size], key % size, :, head]
-                    for d in range(head_dim):
-                        keys[head, panel, d // per_word, lane + d % per_word] = stored[0, d]
-                        values[head, d // LANES, word, d % LANES * per_word + half] = stored[1, d]
-                else:
-                    for d in range(head_dim):
-                        keys[head, panel, d // per_word, lane + d % per_word] = 0
-                        values[head, d // LANES, word, d % LANES * per_word + half] = 0
-
-    return pack
 
 
 @cache

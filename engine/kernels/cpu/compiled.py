@@ -1,7 +1,6 @@
-"""How kernels are compiled: for one thread or for several, never for two callers at a time, and once per machine."""
+"""How kernels are compiled: for the processor that they run on, and once per machine."""
 
 import os
-import threading
 from collections import abc
 from types import FunctionType
 from typing import Any
@@ -21,12 +20,10 @@ FAST = ("reassoc", "contract", "arcp", "nsz")
 Function = abc.Callable[..., Any]
 # Division by zero is what it is in the hardware: a check for it would keep a loop from becoming vector code.
 _OPTIONS: dict[str, Any] = {"fastmath": set(FAST), "error_model": "numpy"}
+_EXACT: dict[str, Any] = {"error_model": "numpy"}
 
 # Nobody calls it from outside: a third of its code would be for that.
 _INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-
-# Some of numba's ways to use several threads end the process when two callers meet in them.
-_one_at_a_time = threading.Lock()
 
 
 def part(function: Function) -> Any:
@@ -39,15 +36,32 @@ def inlined(function: Function) -> Any:
     return njit(**_OPTIONS, **_INNER, inline="always")(function)
 
 
+def exact_part(function: Function) -> Any:
+    """As `part`, for kernels whose every operation is rounded as it stands there."""
+    return njit(**_EXACT, **_INNER)(function)
+
+
 def vector_code(function: Function) -> Any:
     """A function that kernels call and that writes LLVM's language; it sees which arguments are constants."""
     return intrinsic(prefer_literal=True)(function)
 
 
 def unlocked(function: Function, *constants: object) -> Any:
-    """A kernel that lets other threads of Python run, and so may run on several of them at a time. `constants` are
-    those that its closure holds."""
-    return _kept(function, constants, nogil=True)
+    """A kernel that lets other threads of Python run, and so may run on several of them at a time; it is found on disk
+    where a process before this one compiled it. `constants` are those that its closure holds."""
+    return _kept(function, constants, _OPTIONS)
+
+
+def exact(function: Function, *constants: object) -> Any:
+    """As `unlocked`, but each operation is rounded as it stands there."""
+    return _kept(function, constants, _EXACT)
+
+
+def _kept(function: Function, constants: tuple[object, ...], options: dict[str, Any]) -> Any:
+    named = _named(function, *constants)
+    dispatcher = njit(**options, nogil=True)(named)
+    dispatcher._cache = _disk_cache(named)  # as `cache=True` would
+    return dispatcher
 
 
 def address_of(signature: Any, function: Function, *constants: object) -> int:
@@ -58,14 +72,6 @@ def address_of(signature: Any, function: Function, *constants: object) -> int:
     compiled._cache = _disk_cache(named)
     compiled.compile()
     return int(compiled.address)
-
-
-def _kept(function: Function, constants: tuple[object, ...], **options: bool) -> Any:
-    """A kernel that is found on disk where a process before this one compiled it."""
-    named = _named(function, *options, *constants)
-    dispatcher = njit(**_OPTIONS, **options)(named)
-    dispatcher._cache = _disk_cache(named)  # as `cache=True` would
-    return dispatcher
 
 
 def _named(function: Function, *constants: object) -> Function:
@@ -79,25 +85,6 @@ def _named(function: Function, *constants: object) -> Function:
 
 def _disk_cache(named: Function) -> DiskCache:
     return DiskCache(f"{named.__module__}.{named.__qualname__}", cache_folder(os.environ))
-
-
-class Compiled:
-    """A kernel, compiled for each kind of arguments when they first come.
-
-    With one thread there is no region to enter, which costs more than a small step's work. `constants` are those that
-    its closure holds.
-    """
-
-    def __init__(self, function: Function, *constants: object) -> None:
-        self._serial: Function = _kept(function, constants)
-        self._parallel: Function = _kept(function, constants, parallel=True)
-
-    def __call__(self, *arguments: Any) -> None:
-        if torch.get_num_threads() == 1:
-            self._serial(*arguments)
-            return
-        with _one_at_a_time:
-            self._parallel(*arguments)
 
 
 def elements(tensor: Tensor) -> NDArray[Any]:

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import prange
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.kernels.cpu.compiled import Compiled, part
+from engine.kernels.cpu.compiled import part, unlocked
+from engine.kernels.cpu.shared_work import counters, done, run_together, take, wait
 from engine.kernels.cpu.softmax import exponential
 from engine.kernels.cpu.vectors import larger
 
@@ -26,7 +26,9 @@ def draw(
     token_ids = torch.empty(len(logits), dtype=torch.int64)
     # Kernels divide by multiplying with the reciprocal, which is infinite for what is smaller.
     by = np.maximum(temperature, np.finfo(np.float32).tiny)
-    _draw(logits.numpy(), by, smallest, draws, token_ids.numpy())
+    num_threads = min(torch.get_num_threads(), len(logits))
+    rows = logits.contiguous().numpy()
+    run_together(num_threads, _draw, counters(1), rows, by, smallest, draws, token_ids.numpy())
     return token_ids
 
 
@@ -50,23 +52,31 @@ def _place(weights: Any, sums: Any, drawn: Any) -> Any:
     return place
 
 
-@Compiled
-def _draw(logits: Any, temperature: Any, smallest: Any, draws: Any, token_ids: Any) -> None:
-    for row in prange(len(logits)):
-        values = logits[row]
-        largest = values[0]
-        for index in range(len(values)):
-            largest = larger(largest, values[index])
-        weights = np.empty(len(values), np.float32)
-        num_pieces = (len(values) + _PIECE - 1) // _PIECE
-        sums = np.empty(num_pieces, np.float64)
-        for piece in range(num_pieces):
-            total = np.float32(0)
-            for index in range(piece * _PIECE, min((piece + 1) * _PIECE, len(values))):
-                scaled = (values[index] - largest) / temperature[row]
-                is_kept = values[index] >= smallest[row] and scaled >= _LOWEST
-                weight = exponential(scaled) if is_kept else np.float32(0)
-                weights[index] = weight
-                total += weight
-            sums[piece] = total
+@unlocked
+def _draw(phases: Any, logits: Any, temperature: Any, smallest: Any, draws: Any, token_ids: Any) -> None:
+    size = logits.shape[1]
+    weights, sums = np.empty(size, np.float32), np.empty((size + _PIECE - 1) // _PIECE, np.float64)
+    row = take(phases, 0, 1)
+    while row < len(logits):
+        _weigh(logits[row], temperature[row], smallest[row], weights, sums)
         token_ids[row] = _place(weights, sums, draws[row])
+        done(phases, 0, 1)
+        row = take(phases, 0, 1)
+    wait(phases, 0, len(logits))
+
+
+@part
+def _weigh(values: Any, temperature: Any, smallest: Any, weights: Any, sums: Any) -> None:
+    """Of each token what it weighs, and of each piece what its tokens do."""
+    largest = values[0]
+    for index in range(len(values)):
+        largest = larger(largest, values[index])
+    for piece in range(len(sums)):
+        total = np.float32(0)
+        for index in range(piece * _PIECE, min((piece + 1) * _PIECE, len(values))):
+            scaled = (values[index] - largest) / temperature
+            is_kept = values[index] >= smallest and scaled >= _LOWEST
+            weight = exponential(scaled) if is_kept else np.float32(0)
+            weights[index] = weight
+            total += weight
+        sums[piece] = total

@@ -95,6 +95,8 @@ class LayerStack:
         self._head_norms = torch.stack(head_norms).float().numpy()
         self._windows = np.array([layer.window or NO_WINDOW for layer in layers], np.int64)
         self._scratch: tuple[Tensor, ...] = ()
+        self._num_tokens = -1
+        self._arrays: tuple[Any, ...] = ()
         self._packed: PackedKeys | None = None
 
     def forward(self, residual: Tensor, rotation: tuple[Tensor, Tensor], caches: Tensor, plan: PagedChunks) -> None:
@@ -103,29 +105,37 @@ class LayerStack:
         rotation, cosine and sine [T, D/2] float32 · caches [layers, B, S, 2, KH, D], written
         """
         heads, num_layers = self._heads, len(self._layers)
-        phases = counters(_PHASES_PER_LAYER * num_layers)
-        words, scales, qkv, attended, activated = self._buffers(len(residual), caches.dtype)
         kernel = _kernel(self._precision.value, caches.dtype.itemsize, heads.num_shared, heads.head_dim)
         code = rows_code(self._precision.value)
         run_together(
             torch.get_num_threads(),
             kernel,
-            phases,
+            counters(_PHASES_PER_LAYER * num_layers),
             (self._addresses, self._sizes, self._norms, self._head_norms, self._windows, self._eps, code),
             residual.numpy(),
             (rotation[0].numpy(), rotation[1].numpy()),
             elements(caches),
             plan.arrays(),
             self._packed_keys(plan.num_packed_keys, caches.dtype),
-            (words.numpy(), scales.numpy()),
-            (elements(qkv), elements(qkv.view(len(qkv), -1, heads.head_dim))),
-            (attended.numpy(), attended.view(len(qkv), -1, heads.head_dim).numpy()),
-            activated.numpy(),
+            *self._buffers(len(residual), caches.dtype),
         )
 
-    def _buffers(self, num_tokens: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Kept from step to step: words and scales of rows, qkv in the cache's dtype, attended and activated
-        float32."""
+    def _buffers(self, num_tokens: int, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Kept from step to step, as the kernel takes them: words and scales of rows, qkv in the cache's dtype,
+        attended and activated float32."""
+        if num_tokens != self._num_tokens:
+            words, scales, qkv, attended, activated = self._scratch_for(num_tokens, dtype)
+            by_head = (num_tokens, -1, self._heads.head_dim)
+            self._num_tokens = num_tokens
+            self._arrays = (
+                (words.numpy(), scales.numpy()),
+                (elements(qkv), elements(qkv.view(by_head))),
+                (attended.numpy(), attended.view(by_head).numpy()),
+                activated.numpy(),
+            )
+        return self._arrays
+
+    def _scratch_for(self, num_tokens: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
         if not self._scratch or len(self._scratch[0]) < num_tokens:
             qkv, _, gate_up, _ = self._widths
             self._scratch = (
@@ -162,18 +172,8 @@ def _kernel(per_word: int, element_bytes: int, num_shared: int, head_dim: int) -
             at, cached = addresses[layer], caches[layer]
             phase = normalize(phases, phase, residual, norms[layer, 0], eps, rows, scales)
             phase = project(phases, phase, rows, scales, _weight(at, sizes, 0, code), qkv[0], tile)
-            phase = attend(
-                phases,
-                phase,
-                qkv[1],
-                (head_norms[layer], eps),
-                rotation,
-                cached,
-                plan,
-                packed,
-                windows[layer],
-                attended[1],
-            )
+            head_norm, window = (head_norms[layer], eps), windows[layer]
+            phase = attend(phases, phase, qkv[1], head_norm, rotation, cached, plan, packed, window, attended[1])
             phase = encode(phases, phase, attended[0], rows, scales)
             phase = add(phases, phase, rows, scales, _weight(at, sizes, 1, code), residual, tile)
             phase = normalize(phases, phase, residual, norms[layer, 1], eps, rows, scales)

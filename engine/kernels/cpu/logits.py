@@ -8,6 +8,7 @@ from torch import Tensor
 
 from engine.kernels.cpu.compiled import unlocked
 from engine.kernels.cpu.shared_work import counters, done, run_together, take, wait
+from engine.kernels.cpu.vectors import larger
 
 _LARGEST = np.finfo(np.float32).max
 _PIECE = 64  # logits that are looked at as vectors before the place of the largest is looked for
@@ -42,7 +43,7 @@ def _likeliest(phases: Any, logits: Any, token_ids: Any) -> None:
             piece = values[begin : begin + _PIECE]
             highest = piece[0]
             for index in range(len(piece)):
-                highest = piece[index] if piece[index] > highest else highest
+                highest = larger(highest, piece[index])  # a comparison would be made one by one
             if highest > largest or begin == 0:
                 largest, place = highest, begin
         for index in range(place, min(place + _PIECE, len(values))):

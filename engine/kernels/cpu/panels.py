@@ -63,16 +63,17 @@ def pack_panels(weight: Tensor, precision: Precision, bias: Tensor | None = None
     num_columns, num_inputs = weight.shape
     per_word = precision.value
     num_padded = -num_columns % (2 * LANES)
-    padded = pad(weight, (0, -num_inputs % per_word, 0, num_padded))
+    missing = (0, -num_inputs % per_word, 0, num_padded)
+    padded = pad(weight, missing) if any(missing) else weight  # it would be copied
     scales = torch.ones(len(padded), dtype=torch.float32)
     offsets = torch.zeros(len(padded), dtype=torch.int32)
     if precision is Precision.INT8:
         padded, scales = quantized(padded.float())
         offsets = -ZERO_POINT * padded.sum(-1, dtype=torch.int32)
     stored = padded.to({1: torch.float32, 2: torch.bfloat16, 4: torch.int8}[per_word])
-    in_panels = stored.view(-1, LANES, padded.shape[1] // per_word, per_word).transpose(1, 2).contiguous()
+    by_column = stored.contiguous().view(torch.int32)  # whole words move: what they hold stays together
+    words = by_column.view(-1, LANES, by_column.shape[1]).transpose(1, 2).contiguous()
     biases = torch.zeros(len(padded)) if bias is None else pad(bias.float(), (0, num_padded))
-    words = in_panels.view(torch.int32).squeeze(-1)
     return Panels(precision, num_columns, num_inputs, words, scales, offsets, biases)
 
 

@@ -8,25 +8,32 @@ gated product of two halves.
 from functools import cache
 from typing import Any
 
-import numpy as np
 from llvmlite.binding import get_host_cpu_features
 from numba import types
 
-from engine.kernels.cpu.compiled import address_of, part, unlocked
-from engine.kernels.cpu.rows import encode_part, gated
+from engine.kernels.cpu.compiled import address_of, inlined, part
+from engine.kernels.cpu.rows import gated
 from engine.kernels.cpu.shared_work import done, take, wait
 from engine.kernels.cpu.tile_code import LANES, NUM_ARGUMENTS, call_code, multiply_tile
-from engine.kernels.cpu.vectors import narrow, widen
+from engine.kernels.cpu.vectors import narrow
 
-_WIDTH = 2 * LANES
+WIDTH = 2 * LANES
+"""Columns of a pair."""
+
 _ITEMS_PER_PHASE = 32  # about: fewer leave threads waiting at the end, more cost their counting
 TILE_ROWS = 12 if get_host_cpu_features().get("avx512f") else 4
 """Rows whose sums stay in registers; with two panels they take 24 of 32."""
 
 
+@inlined
+def pairs_per_item(num_pairs: int) -> Any:
+    """How many are taken at a time."""
+    return 1 + num_pairs // _ITEMS_PER_PHASE
+
+
 @part
 def _store(tile: Any, row: int, num_rows: int, column: int, target: Any) -> None:
-    width, like = min(_WIDTH, target.shape[1] - column), target[0, 0]
+    width, like = min(WIDTH, target.shape[1] - column), target[0, 0]
     for index in range(num_rows):
         for lane in range(width):
             target[row + index, column + lane] = narrow(tile[index, lane], like)
@@ -34,7 +41,7 @@ def _store(tile: Any, row: int, num_rows: int, column: int, target: Any) -> None
 
 @part
 def _add(tile: Any, row: int, num_rows: int, column: int, target: Any) -> None:
-    width = min(_WIDTH, target.shape[1] - column)
+    width = min(WIDTH, target.shape[1] - column)
     for index in range(num_rows):
         for lane in range(width):
             target[row + index, column + lane] += tile[index, lane]
@@ -70,20 +77,20 @@ def gated_products() -> Any:
 def _product(finish: Any, is_adjacent: int) -> Any:
     """`is_adjacent`: a pair are two panels side by side; else the second is as far in the second half of the
     columns."""
-    multiply = _multiply_pair(finish)
+    multiply = multiply_pair(finish)
 
     @part
     def product(phases: Any, phase: int, rows: Any, scales: Any, weight: Any, target: Any, tile: Any) -> int:
         """weight: (number of panels, number of words, addresses, that of the code). The number of the next phase."""
         num_panels, num_words, addresses, code = weight
         num_pairs = num_panels // 2
-        grain = 1 + num_pairs // _ITEMS_PER_PHASE
+        grain = pairs_per_item(num_pairs)
         begin = take(phases, phase, grain)
         while begin < num_pairs:
             end = min(num_pairs, begin + grain)
             for pair in range(begin, end):
                 panels = (2 * pair, 2 * pair + 1) if is_adjacent else (pair, num_pairs + pair)
-                multiply(rows, scales, (code, addresses, num_words), panels, pair * _WIDTH, target, tile)
+                multiply(rows, scales, (code, addresses, num_words), panels, pair * WIDTH, target, tile)
             done(phases, phase, end - begin)
             begin = take(phases, phase, grain)
         wait(phases, phase, num_pairs)
@@ -92,17 +99,20 @@ def _product(finish: Any, is_adjacent: int) -> Any:
     return product
 
 
-def _multiply_pair(finish: Any) -> Any:
+def multiply_pair(finish: Any) -> Any:
+    """What multiplies all rows with one pair; `finish` takes the products of some of them, while they are near, to the
+    target."""
+
     @part
     def multiply(rows: Any, scales: Any, weight: Any, panels: Any, column: int, target: Any, tile: Any) -> None:
         """All rows times a pair of panels, in blocks of rows as large as the registers hold."""
         code, (words, factors, offsets, biases), num_words = weight
-        panel_bytes, row, num_rows = 4 * LANES * num_words, 0, len(target)
+        panel_bytes, row, num_rows = 4 * LANES * num_words, 0, len(rows)
         while row < num_rows:
             at, scales_at = rows.ctypes.data + row * rows.strides[0], scales.ctypes.data + 4 * row
             taken = call_code(
                 code, num_rows - row, at, rows.strides[0], scales_at, words, factors, offsets, biases, panels[0],
-                panels[1], panel_bytes, num_words, tile.ctypes.data, 4 * _WIDTH,
+                panels[1], panel_bytes, num_words, tile.ctypes.data, 4 * WIDTH,
             )  # fmt: skip
             finish(tile, row, taken, column, target)
             row += taken
@@ -136,25 +146,3 @@ def rows_code(per_word: int) -> int:
         return 1
 
     return address_of(types.int64(*(types.int64,) * NUM_ARGUMENTS), multiply_rows, per_word)
-
-
-@cache
-def product_kernel(per_word: int) -> Any:
-    """One product by itself: rows are encoded, then multiplied."""
-    encode, multiply = encode_part(per_word), stored()
-
-    def product(phases: Any, values: Any, rows: Any, scales: Any, weight: Any, target: Any) -> None:
-        """values [T, K] float32 or bfloat16 · rows [T, words] int32 and scales [T], written · target [T, N]."""
-        tile = np.empty((TILE_ROWS, _WIDTH), np.float32)
-        row_values = np.empty(values.shape[1], np.float32)
-        begin = take(phases, 0, 1)
-        while begin < len(values):
-            for index in range(len(row_values)):
-                row_values[index] = widen(values[begin, index])
-            encode(row_values, rows[begin], scales, begin)
-            done(phases, 0, 1)
-            begin = take(phases, 0, 1)
-        wait(phases, 0, len(values))
-        multiply(phases, 1, rows, scales, weight, target, tile)
-
-    return unlocked(product, per_word)

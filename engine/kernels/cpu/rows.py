@@ -35,12 +35,18 @@ def _store_float32(values: Any, words: Any, scales: Any, row: int) -> None:
 
 
 @part
-def _store_bfloat16(values: Any, words: Any, scales: Any, row: int) -> None:
+def store_bfloat16(values: Any, words: Any) -> None:
+    """The first of `words` become float32 numbers, rounded, two to a word."""
     stored = words.view(np.uint16)
     for index in range(len(values)):
         stored[index] = narrow(values[index], _BFLOAT16)
     if len(values) % 2:
         stored[len(values)] = _BFLOAT16  # a weight of zero times what is no number would be none
+
+
+@part
+def _store_bfloat16(values: Any, words: Any, scales: Any, row: int) -> None:
+    store_bfloat16(values, words)
 
 
 @part

@@ -9,8 +9,8 @@ leaves word, and nobody waits any more.
 
 import os
 from collections import abc
-from concurrent import futures
-from functools import cache
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -46,17 +46,52 @@ def run_together(num_threads: int, kernel: abc.Callable[..., None], phases: NDAr
     if num_threads == 1:
         kernel(phases, *arguments)
         return
-    helpers: list[futures.Future[None]] = []
+    jobs: list[_Job] = []
     try:
-        for _ in range(num_threads - 1):  # if one cannot be asked, those before it are waited for
-            helper = _threads(num_threads - 1).submit(_take_part, kernel, phases, *arguments)
-            helpers.append(helper)
+        helpers = _helpers(num_threads - 1)
+        for _ in range(num_threads - 1):
+            jobs.append(job := _Job(kernel, phases, arguments))
+            helpers.put(job)
         _take_part(kernel, phases, *arguments)
     finally:
-        begun = [helper for helper in helpers if not helper.cancel()]  # who has not has nothing to do any more
-        errors = [helper.exception() for helper in begun]
+        errors = [job.end() for job in jobs]
     for error in filter(None, errors):
         raise error
+
+
+class _Job:
+    """A helper's part in a kernel. It begins once, or never: whoever has the first lock decides which.
+
+    Two locks and a queue: each step makes several of them, and the library's futures do more than is needed.
+    """
+
+    __slots__ = ("_arguments", "_ended", "_error", "_first")
+
+    def __init__(self, kernel: abc.Callable[..., None], phases: NDArray[np.int64], arguments: tuple[Any, ...]) -> None:
+        self._arguments = kernel, phases, *arguments
+        self._first, self._ended = Lock(), Lock()
+        self._ended.acquire()
+        self._error: BaseException | None = None
+
+    def begin(self) -> None:
+        """Takes part, unless it has ended."""
+        if not self._first.acquire(blocking=False):
+            return
+        try:
+            _take_part(*self._arguments)
+        except BaseException as error:  # noqa: BLE001  the caller's thread raises it
+            self._error = error
+        finally:
+            self._arguments = ()  # a helper that waits for the next one keeps nothing alive
+            self._ended.release()
+
+    def end(self) -> BaseException | None:
+        """It is over, or will never begin: there is nothing to do any more. What it failed at."""
+        if self._first.acquire(blocking=False):
+            self._arguments = ()
+        else:
+            self._ended.acquire()
+        return self._error
 
 
 def _take_part(kernel: abc.Callable[..., None], phases: NDArray[np.int64], *arguments: Any) -> None:
@@ -67,9 +102,23 @@ def _take_part(kernel: abc.Callable[..., None], phases: NDArray[np.int64], *argu
         raise
 
 
-@cache
-def _threads(num_threads: int) -> futures.ThreadPoolExecutor:
-    return futures.ThreadPoolExecutor(max_workers=num_threads, thread_name_prefix="compute")
+_jobs: "SimpleQueue[_Job]" = SimpleQueue()
+_hiring = Lock()
+_hired: list[Thread] = []
+
+
+def _helpers(num_threads: int) -> "SimpleQueue[_Job]":
+    """From where at least so many threads take what they have to do, until the process ends."""
+    with _hiring:
+        while len(_hired) < num_threads:
+            _hired.append(Thread(target=_serve, args=(_jobs,), name=f"compute_{len(_hired)}", daemon=True))
+            _hired[-1].start()
+    return _jobs
+
+
+def _serve(jobs: "SimpleQueue[_Job]") -> None:
+    while True:
+        jobs.get().begin()
 
 
 @vector_code

@@ -8,6 +8,7 @@ from engine.kernels.cpu.compiled import inlined, part
 from engine.kernels.cpu.vectors import larger, power_of_two, smaller
 
 _ZERO = np.float32(0)
+LOWEST_SCORE = np.float32(-np.inf)
 _LOG2_E = np.float32(1.4426950408889634)
 _LOWEST, _HIGHEST = np.float32(-126.0), np.float32(127.0)  # exponents of float32
 # 2 to the power of x on [0, 1), by the least largest relative error, 2e-7 at this degree: one float32 rounding.
@@ -30,10 +31,17 @@ def exponential(x: Any) -> Any:
 def exponentials(row: Any, begin: int, end: int) -> Any:
     """Replaces the scores [begin, end) by the exponentials of their distance to the largest, the others by 0; their
     sum."""
+    _, total = next_exponentials(row, begin, end, LOWEST_SCORE)
+    return total
+
+
+@part
+def next_exponentials(row: Any, begin: int, end: int, largest: Any) -> Any:
+    """The same with a row that others came before, whose largest score is given: what is the largest now, and the
+    sum."""
     row[:begin] = _ZERO
     row[end:] = _ZERO
     scores = row[begin:end]  # indices from 0 on are known to be none from behind, so that loops become vector code
-    largest = scores[0]
     for index in range(len(scores)):
         largest = larger(largest, scores[index])
     total = _ZERO
@@ -41,4 +49,4 @@ def exponentials(row: Any, begin: int, end: int) -> Any:
         weight = exponential(scores[index] - largest)
         scores[index] = weight
         total += weight
-    return total
+    return largest, total

@@ -25,6 +25,7 @@ ZERO_POINT = 128
 
 FLOAT, HALF, INT32, INT64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 FLOATS, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
+_LARGEST_FINITE = 3.4028234663852886e38  # of float32
 Generated = tuple[Any, abc.Callable[..., Any]]
 Dot = abc.Callable[[Any, Any, Any], Any]
 
@@ -54,15 +55,41 @@ def multiply_tile(
             for row in range(num_rows):
                 total = builder.load(sums[row][half])
                 if per_word == 4:
-                    offset = _load(builder, builder.add(offsets, at), WORDS)
-                    factor = _load(builder, builder.add(factors, at), FLOATS)
-                    scale = _load(builder, builder.add(row_scales, ir.Constant(INT64, 4 * row)), FLOAT)
-                    whole = builder.sitofp(builder.add(total, offset), FLOATS)
-                    total = builder.fmul(whole, builder.fmul(factor, _splat(builder, scale, FLOATS)))
+                    total = _scaled(builder, total, row, (row_scales, factors, offsets), at)
                 place = builder.add(to, builder.mul(to_bytes, ir.Constant(INT64, row)))
-                place = builder.add(place, ir.Constant(INT64, 4 * LANES * half))
-                pointer = builder.inttoptr(place, FLOATS.as_pointer())
-                builder.store(builder.fadd(total, bias), pointer, align=4)
+                _store_half(builder, builder.fadd(total, bias), place, half)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@vector_code
+def judge_tile(
+    _context: Any, num_rows: Any, tile: Any, largest: Any, places: Any, counts: Any, place: Any
+) -> Generated:
+    """What is known of each lane of each row's products, with those of one more pair of panels, the one at `place`.
+
+    Addresses of `num_rows` rows of 32 each: tile and largest float32, places and counts int32. A lane has the largest
+    number that it has seen, where it saw it first, and how many of all were finite.
+    """
+    signature = types.void(*(types.intp,) * 6)
+
+    def generate(context: Any, builder: ir.IRBuilder, _signature: Any, args: abc.Sequence[Any]) -> Any:
+        num_rows, *addresses, place = args
+        here = _splat(builder, builder.trunc(place, INT32), WORDS)
+        with cgutils.for_range(builder, builder.mul(num_rows, ir.Constant(INT64, 2)), intp=INT64) as loop:
+            at = builder.mul(loop.index, ir.Constant(INT64, 4 * LANES))
+            numbers, largest, places, counts = (
+                builder.inttoptr(builder.add(address, at), kind.as_pointer())
+                for address, kind in zip(addresses, (FLOATS, FLOATS, WORDS, WORDS), strict=True)
+            )
+            number, known = builder.load(numbers, align=4), builder.load(largest, align=4)
+            is_larger = builder.fcmp_ordered(">", number, known)  # false of what is no number
+            is_finite = _is_finite(builder, number)
+            builder.store(builder.select(is_larger, number, known), largest, align=4)
+            builder.store(builder.select(is_larger, here, builder.load(places, align=4)), places, align=4)
+            count = builder.add(builder.load(counts, align=4), builder.zext(is_finite, WORDS))
+            builder.store(count, counts, align=4)
         return context.get_dummy_value()
 
     return signature, generate
@@ -81,6 +108,14 @@ def call_code(_context: Any, code: Any, *arguments: Any) -> Generated:
     return types.int64(types.int64, types.StarArgTuple.from_types((types.int64,) * NUM_ARGUMENTS)), generate
 
 
+def interleaved(builder: ir.IRBuilder, one: Any, other: Any, *, upper: bool) -> Any:
+    """The lower or upper halves of two vectors, element by element in turn."""
+    count = one.type.count
+    first = count // 2 if upper else 0
+    order = [index + vector * count for index in range(first, first + count // 2) for vector in (0, 1)]
+    return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(INT32, count), order))
+
+
 def _sums(context: Any, builder: ir.IRBuilder, per_word: int, num_rows: int, operands: Any) -> list[list[Any]]:
     """Where the sums of each row and panel are, after the loop over their words."""
     rows, row_bytes, panels, num_words = operands
@@ -97,6 +132,16 @@ def _sums(context: Any, builder: ir.IRBuilder, per_word: int, num_rows: int, ope
             for weight, total in zip(weights, row_sums, strict=True):
                 builder.store(dot(builder.load(total), word, weight), total)
     return sums
+
+
+def _scaled(builder: ir.IRBuilder, total: Any, row: int, scales: tuple[Any, Any, Any], at: Any) -> Any:
+    """What sums of products of 8-bit integers stand for. Addresses: the rows' scales, and the columns' scales and
+    offsets, of which those from byte `at` on belong to the sums."""
+    row_scales, factors, offsets = scales
+    offset, factor = _load(builder, builder.add(offsets, at), WORDS), _load(builder, builder.add(factors, at), FLOATS)
+    scale = _load(builder, builder.add(row_scales, ir.Constant(INT64, 4 * row)), FLOAT)
+    whole = builder.sitofp(builder.add(total, offset), FLOATS)
+    return builder.fmul(whole, builder.fmul(factor, _splat(builder, scale, FLOATS)))
 
 
 def _dot(context: Any, builder: ir.IRBuilder, per_word: int) -> tuple[Dot, ir.VectorType]:
@@ -140,6 +185,20 @@ def _dot_of_bytes(builder: ir.IRBuilder, total: Any, row: Any, panel: Any) -> An
             half = builder.shuffle_vector(products, ir.Constant(pairs, ir.Undefined), picked)
             total = builder.add(total, half)
     return total
+
+
+def _store_half(builder: ir.IRBuilder, numbers: Any, row: Any, half: int) -> None:
+    """Products with the first or second panel stand in the row at that address."""
+    place = builder.add(row, ir.Constant(INT64, 4 * LANES * half))
+    builder.store(numbers, builder.inttoptr(place, FLOATS.as_pointer()), align=4)
+
+
+def _is_finite(builder: ir.IRBuilder, number: Any) -> Any:
+    """False of what is no number, too."""
+    signature = ir.FunctionType(FLOATS, [FLOATS])
+    magnitude = cgutils.get_or_insert_function(builder.module, signature, f"llvm.fabs.v{LANES}f32")
+    limit = ir.Constant(FLOATS, [_LARGEST_FINITE] * LANES)
+    return builder.fcmp_ordered("<=", builder.call(magnitude, [number]), limit)
 
 
 def _fused(builder: ir.IRBuilder, one: Any, other: Any, total: Any) -> Any:

@@ -64,27 +64,44 @@ def smaller(_context: Any, one: Any, other: Any) -> Generated:
 
 
 @vector_code
+def fetch(_context: Any, _address: Any, _num_bytes: Any) -> Generated:
+    """What lies at the address, `num_bytes` of it, is on its way to the second cache."""
+
+    def generate(context: Any, builder: ir.IRBuilder, _signature: Any, args: abc.Sequence[Any]) -> Any:
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        signature = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        prefetch = cgutils.get_or_insert_function(builder.module, signature, "llvm.prefetch.p0")
+        to_read, second_cache, data = (ir.Constant(number, each) for each in (0, 2, 1))
+        line = ir.Constant(INT64, _LINE_BYTES)
+        num_lines = builder.sdiv(builder.add(args[1], ir.Constant(INT64, _LINE_BYTES - 1)), line)
+        with cgutils.for_range(builder, num_lines, intp=INT64) as loop:
+            at = builder.inttoptr(_offset(builder, args[0], loop.index, line), pointer)
+            builder.call(prefetch, [at, to_read, second_cache, data])
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), generate
+
+
+@vector_code
 def dot_rows(
     _context: Any, num_rows: Any, dim: Any, like: Any, rows: Any, keys: Any, key_bytes: Any, num_keys: Any, to: Any,
-    to_bytes: Any, soon: Any,
+    to_bytes: Any,
 ) -> Generated:  # fmt: skip
     """Products of `num_rows` float32 vectors at `rows`, one behind the other, with each of `num_keys` vectors.
 
     A key is an element vector, the next one `key_bytes` further on. What row r and key k give goes to `to + r *
     to_bytes + 4 * k`, float32. `num_rows` and `dim` are constants: each key is read once, the rows stay in registers.
-    What lies `soon` behind each key, as long as it, is asked for meanwhile.
     """
-    signature = types.void(num_rows, dim, like, *(types.intp,) * 7)
+    signature = types.void(num_rows, dim, like, *(types.intp,) * 6)
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: abc.Sequence[Any]) -> Any:
-        _, _, _, rows, keys, key_bytes, num_keys, to, to_bytes, soon = args
+        _, _, _, rows, keys, key_bytes, num_keys, to, to_bytes = args
         vector = ir.VectorType(FLOAT, signature.args[1].literal_value)
         held = [_float_row(builder, rows, row, vector) for row in range(signature.args[0].literal_value)]
         reduce = _sum_of(builder, vector)
         with cgutils.for_range(builder, num_keys, intp=INT64) as loop:
             at = _offset(builder, keys, loop.index, key_bytes)
             key = _load(builder, at, vector, signature.args[2])
-            _prefetch(builder, builder.add(at, soon), vector, signature.args[2])
             column = _offset(builder, to, loop.index, ir.Constant(INT64, 4))
             for row, value in enumerate(held):
                 product = builder.fmul(value, key, flags=FAST)
@@ -146,16 +163,6 @@ def _row_pointer(builder: ir.IRBuilder, address: Any, row: int, vector: ir.Vecto
 
 def _float_row(builder: ir.IRBuilder, address: Any, row: int, vector: ir.VectorType) -> Any:
     return builder.load(_row_pointer(builder, address, row, vector), align=4)
-
-
-def _prefetch(builder: ir.IRBuilder, address: Any, vector: ir.VectorType, element: Any) -> None:
-    pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-    signature = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
-    fetch = cgutils.get_or_insert_function(builder.module, signature, "llvm.prefetch.p0")
-    to_read, keep, data = (ir.Constant(number, each) for each in (0, 3, 1))
-    for begin in range(0, vector.count * element.bitwidth // 8, _LINE_BYTES):
-        at = builder.inttoptr(builder.add(address, ir.Constant(INT64, begin)), pointer)
-        builder.call(fetch, [at, to_read, keep, data])
 
 
 def _load(builder: ir.IRBuilder, address: Any, vector: ir.VectorType, element: Any) -> Any:

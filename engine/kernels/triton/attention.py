@@ -70,13 +70,7 @@ def attend_tiles(q: Tensor, cached: Tensor, plan: TritonChunks, window: int | No
 def attend_decodes(q: Tensor, cached: Tensor, plan: TritonChunks, window: int | None, output: Tensor) -> None:
     """The tokens of `plan.decodes` are in `output`."""
     launch, num_splits, num_decodes = plan.launches.decode, plan.num_splits, plan.decodes.shape[1]
-    num_heads = q.shape[1]
-    partial, logs = output, output
-    if num_splits > 1:
-        partial = torch.empty(
-            (num_decodes, num_heads, num_splits, plan.shape.head_dim), dtype=torch.float32, device=q.device
-        )
-        logs = torch.empty((num_decodes, num_heads, num_splits), dtype=torch.float32, device=q.device)
+    partial, logs = (output, output) if num_splits == 1 else _room_for_parts(q, num_decodes, num_splits)
     _attend_decodes[(num_decodes, plan.shape.num_kv_heads, num_splits)](
         q,
         cached,
@@ -99,18 +93,30 @@ def attend_decodes(q: Tensor, cached: Tensor, plan: TritonChunks, window: int | 
         **OPTIONS,
     )
     if num_splits > 1:
-        _add_splits[(num_decodes, num_heads)](
-            partial,
-            logs,
-            plan.decodes,
-            output,
-            num_decodes,
-            head_dim=plan.shape.head_dim,
-            block_d=next_power_of_2(plan.shape.head_dim),
-            num_splits=num_splits,
-            num_warps=4,
-            **OPTIONS,
-        )
+        _add_parts(partial, logs, plan, output)
+
+
+def _room_for_parts(q: Tensor, num_decodes: int, num_splits: int) -> tuple[Tensor, Tensor]:
+    """What each part of the keys gives, and the logarithm of the sum of its weights; float32."""
+    shape = (num_decodes, q.shape[1], num_splits)
+    partial = torch.empty((*shape, q.shape[2]), dtype=torch.float32, device=q.device)
+    return partial, torch.empty(shape, dtype=torch.float32, device=q.device)
+
+
+def _add_parts(partial: Tensor, logs: Tensor, plan: TritonChunks, output: Tensor) -> None:
+    num_decodes, num_heads, num_splits, head_dim = partial.shape
+    _add_splits[(num_decodes, num_heads)](
+        partial,
+        logs,
+        plan.decodes,
+        output,
+        num_decodes,
+        head_dim=head_dim,
+        block_d=next_power_of_2(head_dim),
+        num_splits=num_splits,
+        num_warps=4,
+        **OPTIONS,
+    )
 
 
 def _constants(plan: TritonChunks, rows: int, keys: int) -> dict[str, Any]:  # Any: what kernels are compiled for

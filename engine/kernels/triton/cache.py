@@ -21,8 +21,7 @@ def rotate_and_store(qkv: Tensor, rotation: tuple[Tensor, Tensor], cached: Tenso
     """
     num_tokens, num_rows, head_dim = qkv.shape
     num_heads = num_rows - 2 * cached.shape[3]
-    if qkv.stride()[1:] != (head_dim, 1) or not cached[0, 0].is_contiguous():
-        raise ValueError("the heads of a token, and the keys and values of a slot, must be contiguous")
+    _check_layout(qkv, cached)
     queries = torch.empty((num_tokens, num_heads, head_dim), dtype=qkv.dtype, device=qkv.device)
     block_h = min(_HEADS_PER_PROGRAM, next_power_of_2(num_rows))
     _rotate_and_store[(num_tokens, triton.cdiv(num_rows, block_h))](
@@ -43,6 +42,11 @@ def rotate_and_store(qkv: Tensor, rotation: tuple[Tensor, Tensor], cached: Tenso
         **OPTIONS,
     )
     return queries
+
+
+def _check_layout(qkv: Tensor, cached: Tensor) -> None:
+    if qkv.stride()[1:] != (qkv.shape[2], 1) or not cached[0, 0].is_contiguous():
+        raise ValueError("the heads of a token, and the keys and values of a slot, must be contiguous")
 
 
 def copy_blocks(source: Tensor, target: Tensor, source_ids: Tensor, target_ids: Tensor, max_programs: int) -> None:

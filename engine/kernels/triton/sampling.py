@@ -91,6 +91,33 @@ def _weights(
 
 
 @triton.jit
+def _largest(logits: tl.tensor, size: tl.constexpr, block: tl.constexpr) -> tl.tensor:
+    """A row's largest logit."""
+    largest = float("-inf")
+    for start in range(0, size, block):
+        column = start + tl.arange(0, block)
+        largest = tl.maximum(largest, tl.max(tl.load(logits + column, mask=column < size, other=float("-inf")), 0))
+    return largest
+
+
+@triton.jit
+def _total(
+    logits: tl.tensor,
+    largest: tl.tensor,
+    temperature: tl.tensor,
+    least: tl.tensor,
+    size: tl.constexpr,
+    block: tl.constexpr,
+) -> tl.tensor:
+    """What a row's tokens weigh together."""
+    total = 0.0
+    for start in range(0, size, block):
+        column = start + tl.arange(0, block)
+        total += tl.sum(_weights(logits, column, largest, temperature, least, size), 0)
+    return total
+
+
+@triton.jit
 def _draw(
     logits: tl.tensor,
     temperatures: tl.tensor,
@@ -106,15 +133,8 @@ def _draw(
     logits += row * row_stride
     temperature = tl.maximum(tl.load(temperatures + row), 1.1754943508222875e-38)
     least = tl.load(smallest + row)
-    largest = float("-inf")
-    for start in range(0, size, block):
-        column = start + tl.arange(0, block)
-        largest = tl.maximum(largest, tl.max(tl.load(logits + column, mask=column < size, other=float("-inf")), 0))
-    total = 0.0
-    for start in range(0, size, block):
-        column = start + tl.arange(0, block)
-        total += tl.sum(_weights(logits, column, largest, temperature, least, size), 0)
-    target = tl.load(draws + row) * total
+    largest = _largest(logits, size, block)
+    target = tl.load(draws + row) * _total(logits, largest, temperature, least, size, block)
     before = 0.0
     found = size
     last = 0  # the last token with any weight, which is drawn where rounding hides it

@@ -109,17 +109,17 @@ def _coefficients(stats: EngineStats) -> dict[str, float]:
 
 def engine_options(trace: Path, costs: Path, choice: EngineChoice) -> list[str]:
     """The simulator's options that make its engine like the live ones, names and values in turn."""
-    stats = choice.stats
+    stats, policies, blocks = choice.stats, choice.stats.policies, choice.stats.blocks
     options = {
         "--trace": f"{trace},format=evenflow",
         "--costs": str(costs),
-        "--policy": _policy(stats.scheduling_policy, stats.scheduling_options),
-        "--preemption-policy": _policy(stats.preemption_policy, stats.preemption_options),
-        "--preemption": stats.preemption_mode,
+        "--policy": _policy(policies.scheduling_policy, policies.scheduling_options),
+        "--preemption-policy": _policy(policies.preemption_policy, policies.preemption_options),
+        "--preemption": policies.preemption_mode,
         "--engines": str(choice.num_engines),
-        "--block-size": str(stats.block_size),
-        "--num-device-blocks": str(stats.num_device_blocks),
-        "--num-host-blocks": str(stats.num_host_blocks),
+        "--block-size": str(blocks.block_size),
+        "--num-device-blocks": str(blocks.num_device_blocks),
+        "--num-host-blocks": str(blocks.num_host_blocks),
         "--json": "-",
     }
     if stats.max_num_seqs:

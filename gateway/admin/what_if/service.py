@@ -63,7 +63,7 @@ class WhatIf:
             num_requests=num_requests,
             num_denials=num_denials,
             notes=_notes(past, known, choice, after[0]),
-            scheduling_policy=choice.stats.scheduling_policy,
+            scheduling_policy=choice.stats.policies.scheduling_policy,
         )
 
 

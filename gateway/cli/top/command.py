@@ -24,7 +24,10 @@ def top(
     ] = 1.0,
     sort: Annotated[SortKey, typer.Option("--sort", help="What teams are in order of.")] = SortKey.SHARE,
     once: Annotated[
-        bool, typer.Option("--once", help="Print one frame, of an interval's length, and end; so does a pipe.")
+        bool,
+        typer.Option(
+            "--once", help="Print one frame and end; so does a pipe. Its rates and shares are of one interval only."
+        ),
     ] = False,
 ) -> None:
     """Watch tokens per second, queue, memory and every team's share against its weight.

@@ -43,6 +43,7 @@ class TeamFigures:
                   served any or have work
     lead          in cost units by weight, ahead of the least served sibling that has work
     borrowed, num_pauses, num_swaps  since the engines began
+    num_found, num_prompt            prompt tokens since then: in the prefix cache, and of all prompts
     """
 
     team: str
@@ -59,6 +60,8 @@ class TeamFigures:
     borrowed: int = 0
     num_pauses: int = 0
     num_swaps: int = 0
+    num_found: int = 0
+    num_prompt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +186,5 @@ def _add(team: TeamFigures, tenant: pb.TenantStatus) -> None:
     team.borrowed += tenant.borrowed_tokens
     team.num_pauses += tenant.num_pauses
     team.num_swaps += tenant.num_swaps_out
+    team.num_found += tenant.cached_prompt_tokens
+    team.num_prompt += tenant.cached_prompt_tokens + tenant.prefill_tokens

@@ -12,7 +12,7 @@ from rich.text import Text
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.engines import policy_text
 from gateway.cli.top.figures import Figures, SortKey, TeamFigures, ordered
-from gateway.words import counted, short_name
+from gateway.words import counted, lost_steps_text, part_text, short_name
 
 BAR_WIDTH = 24
 MIN_TEAM_WIDTH = 12
@@ -45,6 +45,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("BORROWED", 8, 3, lambda team: compact(team.borrowed)),
     Column("PAUSES", 6, 2, lambda team: compact(team.num_pauses)),
     Column("SWAPS", 5, 2, lambda team: compact(team.num_swaps)),
+    Column("FOUND", 6, 8, lambda team: part_text(team.num_found, team.num_prompt)),
 )
 
 
@@ -157,6 +158,8 @@ def _append_engine(lines: Text, engine: pb.EngineStatus) -> None:
     lines.append("  DRAINING" if engine.draining else "", BAD)
     if engine.policy_fault:
         lines.append("\n         ").append(f"POLICY REPLACED by the order of arrival: {engine.policy_fault}", BAD)
+    if engine.lost_steps:
+        lines.append("\n         ").append(lost_steps_text(engine.lost_steps, engine.requeues), BAD)
     lines.append(
         f"\n         {engine.running} running, {engine.waiting} waiting, {engine.paused} paused, "
         f"{engine.swapped} swapped, {engine.swapping} moving\n         "
@@ -166,6 +169,22 @@ def _append_engine(lines: Text, engine: pb.EngineStatus) -> None:
         f"\n         steps of {engine.mean_step_ms:.1f} ms; {counted(engine.num_preemptions, 'preemption')},"
         f" {counted(engine.num_swaps, 'swap')}, {counted(engine.num_pauses, 'pause')}"
     )
+    savings = _savings_text(engine)
+    lines.append(f"\n         {savings}" if savings else "")
+
+
+def _savings_text(engine: pb.EngineStatus) -> str:
+    """What the prefix cache and guesses do; empty where the engine has neither."""
+    parts = []
+    if engine.prefix_caching:
+        num_prompt = engine.cached_prompt_tokens + engine.computed_prompt_tokens
+        found = part_text(engine.cached_prompt_tokens, num_prompt)
+        kept, evicted = engine.cached_device_blocks + engine.cached_host_blocks, engine.evicted_blocks
+        parts.append(f"prefix cache {found} found, {compact(kept)} kept, {compact(evicted)} evicted")
+    if engine.speculation not in ("", "off"):
+        right = part_text(engine.accepted_draft_tokens, engine.drafted_tokens)
+        parts.append(f"drafts {right} of {compact(engine.drafted_tokens)} right")
+    return "; ".join(parts)
 
 
 def _append_blocks(lines: Text, engine: pb.EngineStatus) -> None:

@@ -180,8 +180,8 @@ def _moment(reading: Reading, last: Moment | None) -> Moment:
         at=reading.at,
         total=sum(rates.values(), Served()),
         served=ServedByTenant(rates, None if last is None else last.served),
-        num_running=sum(each.num_running for each in stats),
-        num_waiting=sum(each.num_waiting for each in stats),
+        num_running=sum(each.requests.num_running for each in stats),
+        num_waiting=sum(each.requests.num_waiting for each in stats),
         gap=reading.gap,
         jain=reading.jain,
     )

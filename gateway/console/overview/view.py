@@ -33,13 +33,18 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class EngineLine:
-    """One engine. `stats` is None exactly when it did not answer; then there are no blocks."""
+    """One engine. `stats` is None exactly when it did not answer; then there are no blocks.
+
+    found, drafts   of all prompts, what the prefix cache had; of tokens guessed ahead, what was right; None: no such
+    """
 
     address: str
     model: str
     stats: EngineStats | None
     device_blocks: tuple[Blocks, ...] = ()
     host_blocks: tuple[Blocks, ...] = ()
+    found: float | None = None
+    drafts: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class TenantLine:
     team, is_known    as people write it; of one that no gateway knows, its ids
     share, fair       of what all lines were served lately, and what their weights give it of that; None: nothing was
     lead              ahead of the least served sibling that has work, in cost units by weight; None: not told here
+    found, drafts     of its prompts, what the prefix cache had; of tokens guessed ahead, what was right; None: no such
     """
 
     team: str
@@ -70,6 +76,8 @@ class TenantLine:
     wait_s: float
     num_pauses: int
     num_swaps: int
+    found: float | None
+    drafts: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +176,10 @@ class _Standing:
 
 
 def _tenant_line(team: str, parts: abc.Sequence[TenantStats], standing: _Standing) -> TenantLine:
+    num_found, num_computed = (
+        sum(part.num_found_tokens for part in parts),
+        sum(part.num_prefill_tokens for part in parts),
+    )
     return TenantLine(
         team=short_name(team),
         is_known=team_path(team) is not None,
@@ -181,13 +193,17 @@ def _tenant_line(team: str, parts: abc.Sequence[TenantStats], standing: _Standin
         share=standing.share,
         fair=standing.fair,
         lead=standing.lead,
-        prompt_tokens=sum(part.num_prefill_tokens for part in parts),
+        prompt_tokens=num_computed,
         output_tokens=sum(part.num_output_tokens for part in parts),
         recomputed_tokens=sum(part.num_recomputed_tokens for part in parts),
         borrowed_tokens=sum(part.num_borrowed_tokens for part in parts),
         wait_s=sum(part.wait_s for part in parts),
         num_pauses=sum(part.num_pauses for part in parts),
         num_swaps=sum(part.num_swaps_out for part in parts),
+        found=_part_of(num_found, num_found + num_computed),
+        drafts=_part_of(
+            sum(part.num_accepted_tokens for part in parts), sum(part.num_drafted_tokens for part in parts)
+        ),
     )
 
 
@@ -195,16 +211,24 @@ def _engine_line(report: EngineReport) -> EngineLine:
     stats = report.stats
     if stats is None:
         return EngineLine(report.address, report.model, None)
-    used = stats.num_device_blocks - stats.num_free_device_blocks - stats.num_fenced_device_blocks
-    device = {"in use": used, "being copied": stats.num_fenced_device_blocks, "free": stats.num_free_device_blocks}
-    host = {"in use": stats.num_host_blocks - stats.num_free_host_blocks, "free": stats.num_free_host_blocks}
+    pools = stats.blocks
+    used = pools.num_device_blocks - pools.num_free_device_blocks - pools.num_fenced_device_blocks
+    device = {"in use": used, "being copied": pools.num_fenced_device_blocks, "free": pools.num_free_device_blocks}
+    host = {"in use": pools.num_host_blocks - pools.num_free_host_blocks, "free": pools.num_free_host_blocks}
     return EngineLine(
         report.address,
         report.model,
         stats,
-        _blocks(device, stats.num_device_blocks),
-        _blocks(host, stats.num_host_blocks),
+        _blocks(device, pools.num_device_blocks),
+        _blocks(host, pools.num_host_blocks),
+        _part_of(stats.cache.num_found_tokens, stats.cache.num_found_tokens + stats.cache.num_computed_tokens),
+        _part_of(stats.drafts.num_accepted, stats.drafts.num_verified),
     )
+
+
+def _part_of(part: int, whole: int) -> float | None:
+    """None of nothing."""
+    return part / whole if whole else None
 
 
 def _blocks(num_by_state: abc.Mapping[str, int], num_blocks: int) -> tuple[Blocks, ...]:

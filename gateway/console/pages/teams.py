@@ -22,7 +22,7 @@ from gateway.errors import GatewayError
 from gateway.store.records import DEFAULT_CLASS, ResourcePath
 
 KEYS_PER_PAGE = 50
-FLAGS = ("durable_usage", "shares_prefix_cache")
+FLAGS = ("durable_usage", "shares_prefix_cache", "speculation_disabled")
 EDITED = ("display_name", "default_priority_class", "priority_class_grants", *FLAGS)
 FIELD_BY_PATH = {
     "team_id": "id",
@@ -136,6 +136,7 @@ def _message(form: Form) -> pb.Team:
         priority_class_grants=map(_class_name, form.all("classes")),
         durable_usage=form.is_on("durable_usage"),
         shares_prefix_cache=form.is_on("shares_prefix_cache"),
+        speculation_disabled=form.is_on("speculation_disabled"),
     )
 
 

@@ -4,20 +4,19 @@ Three kinds: calls and nothing else; calls, or an answer that follows a schema; 
 goes on as one.
 """
 
+import itertools
 import json
 from collections import abc
 from dataclasses import dataclass
 
-from gateway.tokenizer.description import Json
 from gateway.tokenizer.tools.styles import ToolStyle
 from gateway.tokenizer.tools.values import Tool
 
 MAX_CALLS = 16
-# As the engine lays JSON out: a small model would otherwise write blank space without end.
+# As the engine lays JSON out, unless a schema says otherwise: a small model would write blank space without end.
 _LAYOUT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+_OPTIONS_KEY = "x-guidance"
 _TEXT = "TEXT: /(.|\\n)*/\n"
-# A schema of its own has names of its own; inside another one they would be the whole's.
-_OWN_NAMES = ("$schema", "$id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,7 @@ class CallGrammar:
 
     def calls_or_answer(self, schema: str) -> str:
         """Calls, or JSON that follows `schema`."""
-        answer = {**json.loads(schema), "x-guidance": _LAYOUT}
-        return f"start: calls | answer\n{self._calls()}answer: %json {json.dumps(answer)}\n"
+        return f"start: calls | answer\n{self._calls()}answer: {_document(schema)}\n"
 
     def free(self) -> str:
         """Any text; what begins as a call is one."""
@@ -56,29 +54,21 @@ class CallGrammar:
 
     def _call(self, begin: str) -> str:
         """One call, or one list of calls, after `begin`."""
-        style, gap = self.style, json.dumps(self.style.gap) if self.style.gap else ""
-        number = 1 if self.is_single else MAX_CALLS
+        style, gap, body = self.style, json.dumps(self.style.gap) if self.style.gap else "", "tool"
         if style.is_list:
-            any_call = self._any_call("#/items/anyOf")
-            schema: Json = {"type": "array", "items": any_call, "minItems": 1, "maxItems": number}
-        else:
-            schema = self._any_call("#/anyOf")
-        body = json.dumps({"x-guidance": _LAYOUT, **schema})
-        return f"call: {begin} {gap} body {gap} {self._terminal(style.end)}\nbody: %json {body}\n"
+            more = "" if self.is_single else f"(/, ?/ tool){{0,{MAX_CALLS - 1}}}"
+            body = f'"[" tool {more} "]"'
+        any_tool = " | ".join(f"tool_{number}" for number in range(len(self.tools)))
+        tools = "".join(itertools.starmap(self._tool, enumerate(self.tools)))
+        return f"call: {begin} {gap} {body} {gap} {self._terminal(style.end)}\ntool: {any_tool}\n{tools}"
 
-    def _any_call(self, at: str) -> Json:
-        return {"anyOf": [self._schema(tool, f"{at}/{index}") for index, tool in enumerate(self.tools)]}
+    def _tool(self, number: int, tool: Tool) -> str:
+        """A call of `tool`. Its schema is a document of its own, so that what it refers to is in it.
 
-    def _schema(self, tool: Tool, at: str) -> Json:
-        name = self.style.arguments_name
-        own = {key: value for key, value in json.loads(tool.schema).items() if key not in _OWN_NAMES}
-        arguments = _moved(own, f"{at}/properties/{name}")
-        return {
-            "type": "object",
-            "properties": {"name": {"const": tool.name}, name: arguments},
-            "required": ["name", name],
-            "additionalProperties": False,
-        }
+        The lexemes of the object around it are those of JSON: an answer may begin with the same ones.
+        """
+        head = f'"{{" /"name"/ /: ?/ /"{tool.name}"/ /, ?/ /"{self.style.arguments_name}"/ /: ?/'
+        return f'tool_{number}: {head} arguments_{number} "}}"\narguments_{number}: {_document(tool.schema)}\n'
 
     def _terminal(self, text: str) -> str:
         if not text:
@@ -86,13 +76,9 @@ class CallGrammar:
         return f"<[{self.id_by_text[text]}]>" if text in self.id_by_text else json.dumps(text)
 
 
-def _moved(schema: object, to: str) -> object:
-    """`schema`, in which references to its own parts are to where these are now."""
-    if isinstance(schema, list):
-        return [_moved(each, to) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: to + value[1:] if key == "$ref" and isinstance(value, str) and value.startswith("#") else _moved(value, to)
-        for key, value in schema.items()
-    }
+def _document(schema: str) -> str:
+    """JSON that follows `schema`, which is an object. Options of it that are none are the engine's to refuse."""
+    given = json.loads(schema)
+    options = given.get(_OPTIONS_KEY, {})
+    laid_out = {**_LAYOUT, **options} if isinstance(options, dict) else options
+    return f"%json {json.dumps({**given, _OPTIONS_KEY: laid_out})}"

@@ -1,7 +1,9 @@
 """A peer's driver as a process: a list of requests in, what became of them out. It waits without a core meanwhile."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 from collections import abc
 from dataclasses import dataclass
@@ -33,8 +35,9 @@ class Peer:
     def __init__(self, name: str, python: str, model: str, dtype: str, num_threads: int) -> None:
         command = [python, str(FOLDER / DRIVERS[name]), model, dtype, str(num_threads)]
         environment = os.environ | {"OMP_NUM_THREADS": str(num_threads)}
+        # A group of its own: a peer's workers end with it.
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, start_new_session=True
         )
         self.description = self._read()
 
@@ -47,7 +50,8 @@ class Peer:
         return Outcome(answer["wall_s"], [None if at is None else at - row.arrival_s for row, at in first])
 
     def close(self) -> None:
-        self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def _read(self) -> dict[str, Any]:

@@ -5,15 +5,20 @@ gateway have on a loop per test are made anew.
 """
 
 from collections import abc
+from functools import partial
 from pathlib import Path
+from types import CodeType
 
 import pytest
 import pytest_asyncio
+from jinja2 import BytecodeCache, Environment
+from jinja2.bccache import Bucket
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from playwright.async_api import Browser, Page, async_playwright
 
+from gateway.console import templating
 from gateway.store.db import Database
 from gateway.telemetry import Telemetry
 from tests.conftest import fresh_database
@@ -30,6 +35,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE) and pytest_asyncio.is_async_test(item):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+class CompiledTemplates(BytecodeCache):
+    """Templates as the first gateway that showed them has compiled them; the others would do it again."""
+
+    def __init__(self) -> None:
+        self._code: dict[tuple[str, str], CodeType | None] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._code.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._code[bucket.key, bucket.checksum] = bucket.code
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_templates() -> abc.Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(templating, "Environment", partial(Environment, bytecode_cache=CompiledTemplates()))
+        yield
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

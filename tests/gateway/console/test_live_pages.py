@@ -61,6 +61,18 @@ async def test_the_overview_says_what_the_status_says(world: World, visitors: Vi
     assert f"Gap between teams {max(team.lead for team in engine.tenants):g}" in told
 
 
+async def test_the_overview_tells_of_steps_that_found_no_memory(world: World, visitors: Visitors, busy: Tenant):
+    ada = await visitors.administrator()
+    assert "OUT OF MEMORY" not in texts(await ada.get("/console/overview"))
+
+    world.engine.lost_steps, world.engine.requeues = 2, 1
+    forget_reading(world)
+
+    assert "OUT OF MEMORY in 2 steps since its start, 1 request was sent back" in texts(
+        await ada.get("/console/overview")
+    )
+
+
 async def test_an_overview_of_nothing_says_so(world: World, visitors: Visitors):
     ada = await visitors.administrator()
     await world.engine.stop()

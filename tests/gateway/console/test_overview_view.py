@@ -114,6 +114,17 @@ def test_blocks_are_told_by_state():
     assert [(each.state, each.num_blocks) for each in engine.host_blocks] == [("in use", 12), ("free", 20)]
 
 
+def test_what_the_cache_and_guesses_save_is_told_by_engine_and_team():
+    other = tenant_stats(GLOBEX, num_found_tokens=0, num_drafted_tokens=0, num_accepted_tokens=0)
+    fresh = tenant_stats(ADS, num_found_tokens=0, num_prefill_tokens=0)
+    seen = overview(reading(tenant_stats(ACME), other, fresh), name_of, sees_acme, sees_all=True)
+
+    (engine,) = seen.engines
+    assert (engine.found, engine.drafts) == (0.6, 0.25)
+    lines = {line.team: (line.found, line.drafts) for line in seen.tenants}
+    assert lines == {"acme/search": (0.75, 0.75), "globex/search": (0.0, None), "acme/ads": (None, 0.75)}
+
+
 def test_nothing_is_told_before_anything_was_measured():
     seen = overview(reading(tenant_stats(ACME), now_s=0.0), name_of, sees_acme, sees_all=True)
 

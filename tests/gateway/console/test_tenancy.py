@@ -39,6 +39,19 @@ async def test_an_organization_and_a_team_are_made_and_the_next_page_says_so_onc
     assert "Acme Ltd" in texts(again)
 
 
+async def test_drafts_are_turned_off_for_a_team_by_its_form(visitors: Visitors):
+    ada = await visitors.administrator()
+    await made(ada)
+    told = []
+    for choice in ({"speculation_disabled": "on"}, {}):
+        form = hidden_fields(await ada.get("/console/tenants/acme/search/edit"))
+        answer = await ada.send("/console/tenants/acme/search/edit", form | {"default_class": "default"} | choice)
+        assert answer.status_code == 303, texts(answer)
+        told.append("where the engine does that no" in texts(await ada.get("/console/tenants/acme/search")))
+
+    assert told == [True, False]
+
+
 async def test_a_change_is_on_record_under_the_visitors_name(world: World, visitors: Visitors):
     admin = await world.administrator()
     ada = await visitors.signed_in(admin.key)

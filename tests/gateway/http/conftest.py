@@ -4,6 +4,7 @@ from collections import abc
 
 import httpx2
 import openai
+import pytest
 import pytest_asyncio
 
 from tests.gateway.http.clients import Clients
@@ -36,3 +37,35 @@ async def http(clients: Clients, tenant: Tenant) -> httpx2.AsyncClient:
 async def sdk(clients: Clients, tenant: Tenant) -> openai.AsyncOpenAI:
     """OpenAI's own client with the tenant's key."""
     return clients.sdk(tenant)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def shared_clients(shared_world: World) -> abc.AsyncIterator[Clients]:
+    """Clients of the module's shared gateway."""
+    made = Clients(shared_world)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def shared_http(shared_clients: Clients, shared_tenant: Tenant) -> httpx2.AsyncClient:
+    """A plain client of it with the key of its tenant."""
+    return shared_clients.http(shared_tenant)
+
+
+@pytest.fixture
+def shared_sdk(shared_clients: Clients, shared_tenant: Tenant) -> openai.AsyncOpenAI:
+    """OpenAI's own client of it with that key."""
+    return shared_clients.sdk(shared_tenant)
+
+
+@pytest.fixture
+def own_http(shared_clients: Clients, own_tenant: Tenant) -> httpx2.AsyncClient:
+    """A plain client of it with the key of the test's own tenant."""
+    return shared_clients.http(own_tenant)
+
+
+@pytest.fixture
+def own_sdk(shared_clients: Clients, own_tenant: Tenant) -> openai.AsyncOpenAI:
+    """OpenAI's own client of it with that key."""
+    return shared_clients.sdk(own_tenant)

@@ -14,9 +14,9 @@ from tests.gateway.world import Tenant, World
 HI = [{"role": "user", "content": "hi"}]
 
 
-async def test_the_blocking_sdk_lists_chats_and_streams(clients: Clients, tenant: Tenant) -> None:
+async def test_the_blocking_sdk_lists_chats_and_streams(shared_clients: Clients, shared_tenant: Tenant) -> None:
     def use() -> tuple[list[str], str | None, str]:
-        with openai.OpenAI(base_url=f"{clients.url}/v1", api_key=tenant.key) as sdk:
+        with openai.OpenAI(base_url=f"{shared_clients.url}/v1", api_key=shared_tenant.key) as sdk:
             models = [model.id for model in sdk.models.list()]
             chat = sdk.chat.completions.create(model=MODEL, messages=HI)
             stream = sdk.chat.completions.create(model=MODEL, messages=HI, stream=True)
@@ -26,19 +26,21 @@ async def test_the_blocking_sdk_lists_chats_and_streams(clients: Clients, tenant
     assert await asyncio.to_thread(use) == ([MODEL], "hello", "hello")
 
 
-async def test_the_blocking_sdk_waits_out_a_rate_limit(world: World, clients: Clients) -> None:
-    tenant = await world.tenant("globex", (QuotaLimit(Dimension.REQUESTS, 600, 60_000, 1),))
+async def test_the_blocking_sdk_waits_out_a_rate_limit(shared_world: World, shared_clients: Clients) -> None:
+    tenant = await shared_world.tenant(limits=(QuotaLimit(Dimension.REQUESTS, 600, 60_000, 1),))
 
     def use() -> list[str | None]:
-        with openai.OpenAI(base_url=f"{clients.url}/v1", api_key=tenant.key, max_retries=3) as sdk:
+        with openai.OpenAI(base_url=f"{shared_clients.url}/v1", api_key=tenant.key, max_retries=3) as sdk:
             chats = [sdk.chat.completions.create(model=MODEL, messages=HI) for _ in range(3)]
             return [chat.choices[0].message.content for chat in chats]
 
     assert await asyncio.to_thread(use) == ["hello"] * 3
 
 
-async def test_langchain_invokes_and_streams(clients: Clients, tenant: Tenant) -> None:
-    model = ChatOpenAI(base_url=f"{clients.url}/v1", api_key=tenant.key, model=MODEL, temperature=0, max_retries=0)
+async def test_langchain_invokes_and_streams(shared_clients: Clients, shared_tenant: Tenant) -> None:
+    model = ChatOpenAI(
+        base_url=f"{shared_clients.url}/v1", api_key=shared_tenant.key, model=MODEL, temperature=0, max_retries=0
+    )
 
     answer = await model.ainvoke("hi")
     pieces = [piece async for piece in model.astream("hi", stream_usage=True)]

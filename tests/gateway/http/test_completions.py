@@ -6,21 +6,23 @@ import pytest
 
 from evenflow.engine.v1 import engine_pb2
 from tests.gateway.fake_engine import MODEL, FakeCall
-from tests.gateway.world import World
+from tests.gateway.world import Tenant, World
 
 
-async def test_a_text_is_continued(sdk: openai.AsyncOpenAI, world: World) -> None:
-    completion = await sdk.completions.create(model=MODEL, prompt="hi", max_tokens=8)
+async def test_a_text_is_continued(own_sdk: openai.AsyncOpenAI, shared_world: World, own_tenant: Tenant) -> None:
+    completion = await own_sdk.completions.create(model=MODEL, prompt="hi", max_tokens=8)
 
     (choice,) = completion.choices
     assert (completion.object, choice.text, choice.finish_reason) == ("text_completion", "hello", "stop")
     assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (2, 6)
-    (row,) = await world.usage_rows()
+    (row,) = await shared_world.usage_rows(own_tenant)
     assert completion.id == f"cmpl-{row['generation_id']}"
 
 
-async def test_a_streamed_text_ends_with_a_reason_and_the_usage(sdk: openai.AsyncOpenAI) -> None:
-    stream = await sdk.completions.create(model=MODEL, prompt="hi", stream=True, stream_options={"include_usage": True})
+async def test_a_streamed_text_ends_with_a_reason_and_the_usage(shared_sdk: openai.AsyncOpenAI) -> None:
+    stream = await shared_sdk.completions.create(
+        model=MODEL, prompt="hi", stream=True, stream_options={"include_usage": True}
+    )
     chunks = [chunk async for chunk in stream]
 
     assert "".join(chunk.choices[0].text for chunk in chunks[:-1]) == "hello"
@@ -37,15 +39,17 @@ async def test_a_streamed_text_ends_with_a_reason_and_the_usage(sdk: openai.Asyn
     ],
 )
 async def test_prompts_are_answered_one_by_one(
-    sdk: openai.AsyncOpenAI, world: World, prompt: object, n: int, prompts: list[str]
+    shared_sdk: openai.AsyncOpenAI, shared_world: World, prompt: object, n: int, prompts: list[str]
 ) -> None:
-    completion = await sdk.completions.create(model=MODEL, prompt=prompt, n=n)
+    completion = await shared_sdk.completions.create(model=MODEL, prompt=prompt, n=n)
 
     assert [choice.index for choice in completion.choices] == list(range(len(prompts)))
-    assert sorted(bytes(call.start.prompt_token_ids).decode() for call in world.engine.calls) == prompts
+    assert sorted(bytes(call.start.prompt_token_ids).decode() for call in shared_world.engine.calls) == prompts
 
 
-async def test_log_probabilities_are_lists_with_the_place_of_each_token(sdk: openai.AsyncOpenAI, world: World) -> None:
+async def test_log_probabilities_are_lists_with_the_place_of_each_token(
+    shared_sdk: openai.AsyncOpenAI, shared_world: World
+) -> None:
     async def script(call: FakeCall) -> None:
         await call.accept()
         await call.admit()
@@ -54,9 +58,9 @@ async def test_log_probabilities_are_lists_with_the_place_of_each_token(sdk: ope
             await call.emit([letter], [entry])
         await call.finish()
 
-    world.engine.script = script
-    completion = await sdk.completions.create(model=MODEL, prompt="hi", logprobs=1)
-    stream = await sdk.completions.create(model=MODEL, prompt="hi", logprobs=1, stream=True)
+    shared_world.engine.script = script
+    completion = await shared_sdk.completions.create(model=MODEL, prompt="hi", logprobs=1)
+    stream = await shared_sdk.completions.create(model=MODEL, prompt="hi", logprobs=1, stream=True)
     offsets = [offset async for chunk in stream for offset in getattr(chunk.choices[0].logprobs, "text_offset", ())]
 
     logprobs = completion.choices[0].logprobs
@@ -83,18 +87,18 @@ async def test_log_probabilities_are_lists_with_the_place_of_each_token(sdk: ope
     ],
 )
 async def test_a_bad_parameter_is_named(
-    http: httpx2.AsyncClient, changed: dict[str, object], param: str, code: str
+    shared_http: httpx2.AsyncClient, changed: dict[str, object], param: str, code: str
 ) -> None:
-    response = await http.post("/v1/completions", json={"model": MODEL, "prompt": "hi"} | changed)
+    response = await shared_http.post("/v1/completions", json={"model": MODEL, "prompt": "hi"} | changed)
 
     error = response.json()["error"]
     assert (response.status_code, error["param"], error["code"]) == (400, param, code)
 
 
-async def test_a_prompt_is_tokenized_as_it_would_be_billed(http: httpx2.AsyncClient) -> None:
-    text = await http.post("/tokenize", json={"model": MODEL, "prompt": "hi", "return_token_strs": True})
-    chat = await http.post("/tokenize", json={"model": MODEL, "messages": [{"role": "user", "content": "hi"}]})
-    bare = await http.post(
+async def test_a_prompt_is_tokenized_as_it_would_be_billed(shared_http: httpx2.AsyncClient) -> None:
+    text = await shared_http.post("/tokenize", json={"model": MODEL, "prompt": "hi", "return_token_strs": True})
+    chat = await shared_http.post("/tokenize", json={"model": MODEL, "messages": [{"role": "user", "content": "hi"}]})
+    bare = await shared_http.post(
         "/tokenize",
         json={"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": False},
     )
@@ -108,7 +112,9 @@ async def test_a_prompt_is_tokenized_as_it_would_be_billed(http: httpx2.AsyncCli
     ("body", "param"),
     [({}, "prompt"), ({"prompt": "a", "messages": []}, "messages"), ({"prompt": "x" * 50_000}, "prompt")],
 )
-async def test_a_bad_prompt_to_tokenize_is_named(http: httpx2.AsyncClient, body: dict[str, object], param: str) -> None:
-    response = await http.post("/tokenize", json={"model": MODEL} | body)
+async def test_a_bad_prompt_to_tokenize_is_named(
+    shared_http: httpx2.AsyncClient, body: dict[str, object], param: str
+) -> None:
+    response = await shared_http.post("/tokenize", json={"model": MODEL} | body)
 
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)

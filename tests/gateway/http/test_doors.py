@@ -39,35 +39,37 @@ def test_every_path_is_public_or_declares_permission_and_cost() -> None:
 
 
 @pytest.mark.parametrize("route", HTTP_ROUTES, ids=lambda route: route.path)
-async def test_no_path_is_served_without_a_key_or_without_the_scope(world: World, clients: Clients, route) -> None:
-    reader = await world.tenant("globex", key=ApiKeySettings(scopes=(KeyScope.QUOTA_READ,)))
+async def test_no_path_is_served_without_a_key_or_without_the_scope(
+    shared_world: World, shared_clients: Clients, route
+) -> None:
+    reader = await shared_world.tenant(key=ApiKeySettings(scopes=(KeyScope.QUOTA_READ,)))
     path = route.path.replace("{model:path}", MODEL)
-    async with httpx2.AsyncClient(base_url=clients.url) as nobody:
+    async with httpx2.AsyncClient(base_url=shared_clients.url) as nobody:
         unknown = await nobody.request(route.verb, path)
-    unscoped = await clients.http(reader).request(route.verb, path)
+    unscoped = await shared_clients.http(reader).request(route.verb, path)
 
     assert (unknown.status_code, unknown.json()["error"]["reason"]) == (401, "CREDENTIAL_INVALID")
     assert (unscoped.status_code, unscoped.json()["error"]["reason"]) == (403, "SCOPE_NOT_GRANTED")
 
 
 @pytest.mark.parametrize("path", sorted(PUBLIC_PATHS))
-async def test_public_paths_need_no_key(clients: Clients, path: str) -> None:
-    async with httpx2.AsyncClient(base_url=clients.url) as nobody:
+async def test_public_paths_need_no_key(shared_clients: Clients, path: str) -> None:
+    async with httpx2.AsyncClient(base_url=shared_clients.url) as nobody:
         assert (await nobody.get(path)).status_code == 200
 
 
-async def test_a_key_that_is_bound_to_a_network_is_bound_here_too(world: World, clients: Clients) -> None:
-    outside = await world.tenant("globex", key=ApiKeySettings(ip_cidrs=("10.0.0.0/8",)))
-    inside = await world.tenant("initech", key=ApiKeySettings(ip_cidrs=("127.0.0.0/8",)))
+async def test_a_key_that_is_bound_to_a_network_is_bound_here_too(shared_world: World, shared_clients: Clients) -> None:
+    outside = await shared_world.tenant(key=ApiKeySettings(ip_cidrs=("10.0.0.0/8",)))
+    inside = await shared_world.tenant(key=ApiKeySettings(ip_cidrs=("127.0.0.0/8",)))
 
-    answers = [await clients.http(tenant).get("/v1/models") for tenant in (outside, inside)]
+    answers = [await shared_clients.http(tenant).get("/v1/models") for tenant in (outside, inside)]
 
     assert [answer.status_code for answer in answers] == [403, 200]
 
 
-async def test_a_model_without_a_grant_does_not_exist(world: World, clients: Clients) -> None:
-    tenant = await world.tenant("globex", key=ApiKeySettings(model_grants=("another",)))
-    http = clients.http(tenant)
+async def test_a_model_without_a_grant_does_not_exist(shared_world: World, shared_clients: Clients) -> None:
+    tenant = await shared_world.tenant(key=ApiKeySettings(model_grants=("another",)))
+    http = shared_clients.http(tenant)
 
     listed, one = await http.get("/v1/models"), await http.get(f"/v1/models/{MODEL}")
 
@@ -75,18 +77,18 @@ async def test_a_model_without_a_grant_does_not_exist(world: World, clients: Cli
     assert one.status_code == 404
 
 
-async def test_models_have_openais_shape(http: httpx2.AsyncClient, tenant: Tenant) -> None:
-    listed = (await http.get("/v1/models")).json()
-    one = (await http.get(f"/v1/models/{MODEL}")).json()
+async def test_models_have_openais_shape(shared_http: httpx2.AsyncClient, shared_tenant: Tenant) -> None:
+    listed = (await shared_http.get("/v1/models")).json()
+    one = (await shared_http.get(f"/v1/models/{MODEL}")).json()
 
     assert listed == {"object": "list", "data": [one]}
     assert (one["id"], one["object"], one["max_model_len"]) == (MODEL, "model", 4096)
 
 
-async def test_no_browser_of_another_origin_is_let_in(http: httpx2.AsyncClient) -> None:
+async def test_no_browser_of_another_origin_is_let_in(shared_http: httpx2.AsyncClient) -> None:
     origin = {"origin": "https://elsewhere.example", "access-control-request-method": "POST"}
-    asked = await http.options("/v1/chat/completions", headers=origin)
-    answered = await http.get("/v1/models", headers=origin)
+    asked = await shared_http.options("/v1/chat/completions", headers=origin)
+    answered = await shared_http.get("/v1/models", headers=origin)
 
     assert asked.status_code == 405
     for response in (asked, answered):

@@ -36,6 +36,7 @@ METHOD_NOT_ALLOWED          405 invalid_request_error
 METHOD_NOT_FOUND            404 invalid_request_error
 MODEL_NOT_FOUND             404 invalid_request_error
 NO_ENGINE                   503 server_error
+OUTPUT_CANNOT_GO_ON         400 invalid_request_error
 OUTPUT_NOT_KEPT             409 invalid_request_error
 OVERLOADED                  503 server_error
 PERMISSION_DENIED           403 permission_error

@@ -75,14 +75,14 @@ def error_of(response: httpx2.Response) -> dict[str, object]:
     ],
 )
 async def test_a_bad_parameter_is_named(
-    http: httpx2.AsyncClient, world: World, changed: dict[str, object], param: str, code: str
+    shared_http: httpx2.AsyncClient, shared_world: World, changed: dict[str, object], param: str, code: str
 ) -> None:
-    response = await http.post(PATH, json=CHAT | changed)
+    response = await shared_http.post(PATH, json=CHAT | changed)
 
     error = error_of(response)
     assert (response.status_code, error["param"], error["code"]) == (400, param, code)
     assert error["type"] == "invalid_request_error"
-    assert not world.engine.calls
+    assert not shared_world.engine.calls
     assert "spec." not in error["message"]
 
 
@@ -94,95 +94,102 @@ async def test_a_bad_parameter_is_named(
         {"messages": [{"role": "assistant", "content": "x", "tool_calls": None, "refusal": None, "annotations": []}]},
     ],
 )
-async def test_a_parameter_that_asks_for_nothing_is_taken(http: httpx2.AsyncClient, changed: dict[str, object]) -> None:
-    assert (await http.post(PATH, json=CHAT | changed)).status_code == 200
+async def test_a_parameter_that_asks_for_nothing_is_taken(
+    shared_http: httpx2.AsyncClient, changed: dict[str, object]
+) -> None:
+    assert (await shared_http.post(PATH, json=CHAT | changed)).status_code == 200
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b'"x"', b'{"model": "\\ud800"}', b"\xff\xfe", b"[" * 5000])
-async def test_what_is_no_json_object_is_refused(http: httpx2.AsyncClient, raw: bytes) -> None:
-    response = await http.post(PATH, content=raw, headers={"content-type": "application/json"})
+async def test_what_is_no_json_object_is_refused(shared_http: httpx2.AsyncClient, raw: bytes) -> None:
+    response = await shared_http.post(PATH, content=raw, headers={"content-type": "application/json"})
 
     assert (response.status_code, error_of(response)["type"]) == (400, "invalid_request_error")
 
 
-async def test_another_media_type_is_refused(http: httpx2.AsyncClient) -> None:
-    response = await http.post(PATH, content=b"a=b", headers={"content-type": "application/x-www-form-urlencoded"})
+async def test_another_media_type_is_refused(shared_http: httpx2.AsyncClient) -> None:
+    response = await shared_http.post(
+        PATH, content=b"a=b", headers={"content-type": "application/x-www-form-urlencoded"}
+    )
 
     assert (response.status_code, error_of(response)["code"]) == (415, "unsupported_media_type")
 
 
-async def test_a_wrong_key_is_told_in_openais_words(http: httpx2.AsyncClient, clients: Clients, tenant: Tenant) -> None:
+async def test_a_wrong_key_is_told_in_openais_words(
+    own_http: httpx2.AsyncClient, shared_clients: Clients, own_tenant: Tenant
+) -> None:
     for headers in ({"authorization": "Bearer ef_live_nobody"}, {"authorization": "Basic eDp5"}, {"authorization": ""}):
-        response = await http.post(PATH, json=CHAT, headers=headers)
+        response = await own_http.post(PATH, json=CHAT, headers=headers)
         error = error_of(response)
         assert (response.status_code, error["code"], error["reason"]) == (401, "invalid_api_key", "CREDENTIAL_INVALID")
         assert response.headers["www-authenticate"] == "Bearer"
-    tenant.key = "ef_live_nobody"
+    own_tenant.key = "ef_live_nobody"
     with pytest.raises(openai.AuthenticationError):
-        await clients.sdk(tenant).models.list()
+        await shared_clients.sdk(own_tenant).models.list()
 
 
-async def test_a_model_that_is_not_there_is_not_found(sdk: openai.AsyncOpenAI) -> None:
+async def test_a_model_that_is_not_there_is_not_found(shared_sdk: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as refused:
-        await sdk.chat.completions.create(model="gpt-9", messages=HI)
+        await shared_sdk.chat.completions.create(model="gpt-9", messages=HI)
 
     assert (refused.value.code, refused.value.status_code) == ("model_not_found", 404)
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/nothing", 404), ("GET", PATH, 405)])
 async def test_paths_and_methods_that_do_not_exist_are_told_in_the_same_shape(
-    http: httpx2.AsyncClient, method: str, path: str, status: int
+    shared_http: httpx2.AsyncClient, method: str, path: str, status: int
 ) -> None:
-    response = await http.request(method, path)
+    response = await shared_http.request(method, path)
 
     assert (response.status_code, error_of(response)["type"]) == (status, "invalid_request_error")
     assert ("allow" in response.headers) == (status == 405)
 
 
-async def test_a_rate_limit_says_which_one_and_how_long_to_wait(world: World, clients: Clients) -> None:
-    tenant = await world.tenant("globex", (QuotaLimit(Dimension.REQUESTS, 60, 60_000, 1),))
-    http = clients.http(tenant)
+async def test_a_rate_limit_says_which_one_and_how_long_to_wait(shared_world: World, shared_clients: Clients) -> None:
+    tenant = await shared_world.tenant(limits=(QuotaLimit(Dimension.REQUESTS, 60, 3_600_000, 1),))
+    http = shared_clients.http(tenant)
     assert (await http.post(PATH, json=CHAT)).status_code == 200
 
     response = await http.post(PATH, json=CHAT)
 
     error = error_of(response)
     assert (response.status_code, error["code"], error["type"]) == (429, "rate_limit_exceeded", "requests")
-    assert error["violations"][0]["subject"] == "organizations/globex/teams/search"
-    assert response.headers["retry-after"] == "1"
-    assert 0 < int(response.headers["retry-after-ms"]) <= 1000
+    assert error["violations"][0]["subject"] == f"organizations/{tenant.path.organization}/teams/search"
+    wait_ms = int(response.headers["retry-after-ms"])
+    assert 36_000 < wait_ms <= 60_000  # one a minute
+    assert int(response.headers["retry-after"]) == -(-wait_ms // 1000)
     assert "x-should-retry" not in response.headers
 
 
-async def test_the_sdk_waits_as_it_is_told_and_gets_through(world: World, clients: Clients) -> None:
-    tenant = await world.tenant("globex", (QuotaLimit(Dimension.REQUESTS, 600, 60_000, 1),))
-    sdk = clients.sdk(tenant, max_retries=5)
+async def test_the_sdk_waits_as_it_is_told_and_gets_through(shared_world: World, shared_clients: Clients) -> None:
+    tenant = await shared_world.tenant(limits=(QuotaLimit(Dimension.REQUESTS, 600, 60_000, 1),))
+    sdk = shared_clients.sdk(tenant, max_retries=5)
 
     chats = await asyncio.gather(*(sdk.chat.completions.create(model=MODEL, messages=HI) for _ in range(3)))
 
     assert [chat.choices[0].message.content for chat in chats] == ["hello"] * 3
 
 
-async def test_a_spent_budget_is_not_tried_again(world: World, clients: Clients) -> None:
-    tenant = await world.tenant("globex", (QuotaLimit(Dimension.TOTAL_TOKENS, 600, 60_000, 10),))
+async def test_a_spent_budget_is_not_tried_again(shared_world: World, shared_clients: Clients) -> None:
+    tenant = await shared_world.tenant(limits=(QuotaLimit(Dimension.TOTAL_TOKENS, 600, 60_000, 10),))
 
-    response = await clients.http(tenant).post(PATH, json=CHAT)
+    response = await shared_clients.http(tenant).post(PATH, json=CHAT)
 
     error = error_of(response)
     assert (response.status_code, error["reason"]) == (400, "REQUEST_EXCEEDS_LIMIT")
     assert "retry-after" not in response.headers
 
 
-async def test_choices_are_admitted_all_or_none(world: World, clients: Clients) -> None:
-    tenant = await world.tenant("globex", (QuotaLimit(Dimension.CONCURRENCY, 2, None, None),))
-    http = clients.http(tenant)
+async def test_choices_are_admitted_all_or_none(shared_world: World, shared_clients: Clients) -> None:
+    tenant = await shared_world.tenant(limits=(QuotaLimit(Dimension.CONCURRENCY, 2, None, None),))
+    http = shared_clients.http(tenant)
 
     refused = await http.post(PATH, json=CHAT | {"n": 3})
     admitted = await http.post(PATH, json=CHAT | {"n": 2})
 
     assert (refused.status_code, admitted.status_code) == (400, 200)
-    assert len(world.engine.calls) == 2
-    assert len(await world.usage_rows()) == 2
+    assert len(shared_world.engine.calls) == 2
+    assert len(await shared_world.usage_rows(tenant)) == 2
 
 
 async def test_what_the_engine_refuses_before_the_first_byte_has_a_status(
@@ -199,7 +206,7 @@ async def test_what_the_engine_refuses_before_the_first_byte_has_a_status(
 
 
 async def test_what_fails_after_the_first_byte_is_an_error_event_and_no_done(
-    world: World, http: httpx2.AsyncClient, sdk: openai.AsyncOpenAI
+    shared_world: World, shared_http: httpx2.AsyncClient, shared_sdk: openai.AsyncOpenAI
 ) -> None:
     async def script(call: FakeCall) -> None:
         await call.accept()
@@ -207,10 +214,10 @@ async def test_what_fails_after_the_first_byte_is_an_error_event_and_no_done(
         await call.emit(b"abc")
         await call.finish(engine_pb2.FINISH_REASON_ERROR, error="a bug")
 
-    world.engine.script = script
-    text = (await http.post(PATH, json=CHAT | {"stream": True})).text
+    shared_world.engine.script = script
+    text = (await shared_http.post(PATH, json=CHAT | {"stream": True})).text
     with pytest.raises(openai.APIError) as failed:
-        async for _ in await sdk.chat.completions.create(model=MODEL, messages=HI, stream=True):
+        async for _ in await shared_sdk.chat.completions.create(model=MODEL, messages=HI, stream=True):
             pass
 
     last = text.strip().split("\n\n")[-1].splitlines()
@@ -221,16 +228,18 @@ async def test_what_fails_after_the_first_byte_is_an_error_event_and_no_done(
     assert failed.value.code == "internal"
 
 
-async def test_a_queue_timeout_says_that_a_retry_as_such_does_not_help(world: World, http: httpx2.AsyncClient) -> None:
+async def test_a_queue_timeout_says_that_a_retry_as_such_does_not_help(
+    shared_world: World, shared_http: httpx2.AsyncClient
+) -> None:
     async def script(call: FakeCall) -> None:
         await call.accept()
         await call.finish(engine_pb2.FINISH_REASON_QUEUE_TIMEOUT)
 
-    world.engine.script = script
-    response = await http.post(PATH, json=CHAT, headers={"x-evenflow-max-queue-wait-ms": "50"})
+    shared_world.engine.script = script
+    response = await shared_http.post(PATH, json=CHAT, headers={"x-evenflow-max-queue-wait-ms": "50"})
 
     assert (response.status_code, response.headers["x-should-retry"]) == (429, "false")
-    assert world.engine.calls[0].start.max_queue_wait_ns == 50_000_000
+    assert shared_world.engine.calls[0].start.max_queue_wait_ns == 50_000_000
 
 
 async def test_an_outage_of_the_engine_is_unavailable(world: World, http: httpx2.AsyncClient) -> None:
@@ -250,9 +259,9 @@ async def test_an_outage_of_the_engine_is_unavailable(world: World, http: httpx2
         + b"}}",
     ],
 )
-async def test_a_body_of_countless_parts_costs_others_no_time(http: httpx2.AsyncClient, raw: bytes) -> None:
+async def test_a_body_of_countless_parts_costs_others_no_time(shared_http: httpx2.AsyncClient, raw: bytes) -> None:
     started_s = time.process_time()
-    response = await http.post(PATH, content=raw, headers={"content-type": "application/json"})
+    response = await shared_http.post(PATH, content=raw, headers={"content-type": "application/json"})
 
     assert response.status_code == 400
     assert time.process_time() - started_s < 0.5
@@ -270,8 +279,10 @@ async def test_a_body_of_countless_parts_costs_others_no_time(http: httpx2.Async
         ("/models/bytes", "/v1/models"),
     ],
 )
-async def test_a_base_url_that_is_wrong_is_told_the_right_path(http: httpx2.AsyncClient, path: str, meant: str) -> None:
-    response = await http.post(path, json=CHAT)
+async def test_a_base_url_that_is_wrong_is_told_the_right_path(
+    shared_http: httpx2.AsyncClient, path: str, meant: str
+) -> None:
+    response = await shared_http.post(path, json=CHAT)
 
     error = error_of(response)
     assert (response.status_code, error["code"], error["metadata"]) == (404, "unknown_url", {"path": meant})
@@ -279,14 +290,14 @@ async def test_a_base_url_that_is_wrong_is_told_the_right_path(http: httpx2.Asyn
     assert "base URL ends in /v1" in str(error["message"])
 
 
-async def test_a_path_that_resembles_none_is_just_not_there(http: httpx2.AsyncClient) -> None:
-    error = error_of(await http.post("/v1/embeddings", json=CHAT))
+async def test_a_path_that_resembles_none_is_just_not_there(shared_http: httpx2.AsyncClient) -> None:
+    error = error_of(await shared_http.post("/v1/embeddings", json=CHAT))
 
     assert (error["code"], error["metadata"]) == ("unknown_url", {})
 
 
-async def test_a_missing_key_is_asked_for_in_the_words_of_http(http: httpx2.AsyncClient) -> None:
-    error = error_of(await http.post(PATH, json=CHAT, headers={"authorization": "Bearer nobody's"}))
+async def test_a_missing_key_is_asked_for_in_the_words_of_http(shared_http: httpx2.AsyncClient) -> None:
+    error = error_of(await shared_http.post(PATH, json=CHAT, headers={"authorization": "Bearer nobody's"}))
 
     assert "header `Authorization: Bearer" in str(error["message"])
     assert "metadata" not in str(error["message"])
@@ -303,12 +314,12 @@ async def test_a_missing_key_is_asked_for_in_the_words_of_http(http: httpx2.Asyn
     ],
 )
 async def test_a_body_in_another_form_is_refused(
-    http: httpx2.AsyncClient, world: World, headers: dict[str, str]
+    shared_http: httpx2.AsyncClient, shared_world: World, headers: dict[str, str]
 ) -> None:
-    response = await http.post(PATH, content=json.dumps(CHAT).encode(), headers=headers)
+    response = await shared_http.post(PATH, content=json.dumps(CHAT).encode(), headers=headers)
 
     assert (response.status_code, error_of(response)["reason"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
-    assert world.engine.calls == []
+    assert shared_world.engine.calls == []
 
 
 @pytest.mark.parametrize(
@@ -319,7 +330,9 @@ async def test_a_body_in_another_form_is_refused(
         {"content-encoding": "identity"},
     ],
 )
-async def test_a_body_that_is_said_to_be_what_it_is_is_read(http: httpx2.AsyncClient, headers: dict[str, str]) -> None:
-    response = await http.post(PATH, content=json.dumps(CHAT).encode(), headers=headers)
+async def test_a_body_that_is_said_to_be_what_it_is_is_read(
+    shared_http: httpx2.AsyncClient, headers: dict[str, str]
+) -> None:
+    response = await shared_http.post(PATH, content=json.dumps(CHAT).encode(), headers=headers)
 
     assert response.status_code == 200

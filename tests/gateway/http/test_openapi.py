@@ -42,8 +42,8 @@ def described() -> dict[str, object]:
     return found
 
 
-async def test_the_description_is_served_and_names_every_path(clients: Clients) -> None:
-    async with httpx2.AsyncClient(base_url=clients.url) as nobody:
+async def test_the_description_is_served_and_names_every_path(shared_clients: Clients) -> None:
+    async with httpx2.AsyncClient(base_url=shared_clients.url) as nobody:
         served = (await nobody.get("/openapi.json")).json()
 
     paths = {(verb.upper(), path) for path, item in served["paths"].items() for verb in item}
@@ -83,9 +83,9 @@ class Tried:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize"])
 async def test_generated_requests_get_described_answers(
-    world: World, clients: Clients, tenant: Tenant, path: str
+    shared_world: World, shared_clients: Clients, own_tenant: Tenant, path: str
 ) -> None:
-    tried = Tried(clients.url, tenant, path)
+    tried = Tried(shared_clients.url, own_tenant, path)
 
     await asyncio.to_thread(tried.run, GenerationMode.POSITIVE)
     await asyncio.to_thread(tried.run, GenerationMode.NEGATIVE)
@@ -93,4 +93,4 @@ async def test_generated_requests_get_described_answers(
     right, wrong = tried.statuses[GenerationMode.POSITIVE], tried.statuses[GenerationMode.NEGATIVE]
     assert right[200] >= NUM_EXAMPLES // 8  # of the token ids that are drawn, most are beyond the vocabulary
     assert not wrong[200]
-    assert world.is_running
+    assert shared_world.is_running

@@ -32,6 +32,13 @@ WEATHER = {
     "type": "function",
     "function": {"name": "get_weather", "description": "The weather in a city.", "parameters": CITY},
 }
+NAMED_CITY = {
+    "$id": "https://example.com/city.json",
+    "$defs": {"days": {"$anchor": "days", **CITY["properties"]["days"]}},
+    **CITY,
+    "properties": {"city": CITY["properties"]["city"], "days": {"$ref": "city.json#days"}},
+}
+NAMED_WEATHER = {"type": "function", "function": {"name": "get_forecast", "parameters": NAMED_CITY}}
 ASKED = [{"role": "user", "content": "What is the weather in Paris for the next 3 days?"}]
 
 
@@ -105,6 +112,37 @@ async def test_formats_and_tools_are_held_to(model_sdk: tuple[openai.AsyncOpenAI
         with pytest.raises(openai.BadRequestError) as refused:
             await sdk.chat.completions.create(**asked, response_format=wanted)
         assert refused.value.body["param"] == "response_format.json_schema.schema"
+
+    part = {"type": "object", "properties": {f"p{number}": {} for number in range(60)}}
+    wide = {"$defs": {"part": part}, "anyOf": [{"$ref": "#/$defs/part"}] * 8}
+    nowhere = {"type": "object", "properties": {"a": {"$ref": "#nowhere"}}, "required": ["a"]}
+    for parameters in (wide, {"type": "object", "if": {"required": ["a"]}}, {"$dynamicRef": "#a"}, nowhere):
+        tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+        strict = {"type": "function", "function": tool["function"] | {"strict": True}}
+        for tools, choice in (
+            ([WEATHER, tool], "required"),
+            ([WEATHER, tool], {"type": "function", "function": {"name": "f"}}),
+            ([WEATHER, strict], "auto"),
+        ):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await sdk.chat.completions.create(**asked, tools=tools, tool_choice=choice)
+            assert refused.value.body["param"] == "tools[1].function.parameters"
+
+    for tool in (WEATHER, NAMED_WEATHER):  # the second schema refers to its own parts by their names
+        chosen = {"type": "function", "function": {"name": tool["function"]["name"]}}
+        called = await sdk.chat.completions.create(
+            **asked, tools=[WEATHER, NAMED_WEATHER], tool_choice=chosen, parallel_tool_calls=False
+        )
+        (call,) = called.choices[0].message.tool_calls
+        assert is_held_to_schema(call.function.arguments)
+
+    function = {"type": "function", "strict": True, **WEATHER["function"]}
+    answer = await sdk.responses.create(
+        model=model, input=ASKED, temperature=0, max_output_tokens=200, tools=[function], tool_choice="required"
+    )
+    calls = [item for item in answer.output if item.type == "function_call"]
+    assert all(is_held_to_schema(call.arguments) for call in calls)
+    assert calls or answer.status == "incomplete"
 
     text = await sdk.completions.create(
         model=model, prompt="The capital of France is", max_tokens=1, temperature=0, echo=True, logprobs=1

@@ -60,6 +60,18 @@ SERVED = {
     "stop tokens": chat({"stopping": {"stop_token_ids": [9], "ignore_eos": True}}, stop_token_ids=[9], ignore_eos=True),
     "log-probabilities": chat({"output": pb.OutputOptions(logprobs=2)}, logprobs=True, top_logprobs=2),
     "no alternatives": chat({"output": pb.OutputOptions(logprobs=0)}, logprobs=True),
+    "a beam search": chat(
+        {
+            "beam_search": pb.BeamSearchOptions(width=3, num_returned=1, length_penalty=0.5, early_stopping=True),
+            "output": pb.OutputOptions(logprobs=2),
+        },
+        beam_width=3,
+        n=1,
+        length_penalty=0.5,
+        early_stopping=True,
+        logprobs=True,
+        top_logprobs=2,
+    ),
     "labels": chat(
         {"admission": pb.AdmissionOptions(labels={"project": "x", "end_user": "al"})},
         metadata={"project": "x"},
@@ -115,9 +127,13 @@ async def hello(call: FakeCall) -> None:
     told = None
     if call.start.sampling.HasField("num_logprobs"):
         told = [engine_pb2.TokenLogprobs(logprob=-0.5, top_token_ids=[120], top_logprobs=[-1.0])] * 5
-    await call.emit(b"hello", told)
     end = None if told is None else [engine_pb2.TokenLogprobs(logprob=-0.1)]
-    await call.emit([END_TOKEN], end)
+    if call.start.HasField("beam_search"):
+        await call.find(0, [*b"hello", END_TOKEN], -0.5, logprobs=None if told is None or end is None else told + end)
+        call.num_emitted = 6 * call.start.beam_search.width
+    else:
+        await call.emit(b"hello", told)
+        await call.emit([END_TOKEN], end)
     await call.finish(engine_pb2.FINISH_REASON_STOP, cached_tokens=len(call.start.prompt_token_ids) // 2)
 
 
@@ -159,13 +175,13 @@ def with_text(answer: Answer) -> Answer:
     return dataclasses.replace(answer, logprobs=[entry for entry in answer.logprobs if entry[0] != END])
 
 
-async def test_what_is_served_is_the_same_by_every_way(world: World, clients: Clients) -> None:
-    world.engine.script = hello
+async def test_what_is_served_is_the_same_by_every_way(shared_world: World, shared_clients: Clients) -> None:
+    shared_world.engine.script = hello
     for name, asked in SERVED.items():
-        world.engine.calls.clear()
-        tenants = await made(world)
-        answers = await every_way(world, tenants, clients, asked)
-        rows = await rows_of(world, tenants)
+        shared_world.engine.calls.clear()
+        tenants = await made(shared_world)
+        answers = await every_way(shared_world, tenants, shared_clients, asked)
+        rows = await rows_of(shared_world, tenants)
         left = {way: await quota_left(tenant) for way, tenant in tenants.items()}
 
         first = answers["grpc"]
@@ -174,7 +190,7 @@ async def test_what_is_served_is_the_same_by_every_way(world: World, clients: Cl
             assert with_text(answers[way]) == with_text(first), (name, way)
             assert rows[way] == rows["grpc"], (name, way)
             assert left[way] == left["grpc"], (name, way)
-        asked_of_engine = dict(zip(WAYS, (call.start for call in world.engine.calls), strict=True))
+        asked_of_engine = dict(zip(WAYS, (call.start for call in shared_world.engine.calls), strict=True))
         for start in asked_of_engine.values():
             for own in ("generation_id", "usage_tag", "sender_id", "path", "cache_salt", "policy_revision"):
                 start.ClearField(own)
@@ -185,6 +201,16 @@ async def test_what_is_served_is_the_same_by_every_way(world: World, clients: Cl
 
 
 REFUSED = {
+    "INVALID_FIELD of a beam search": chat(
+        {"beam_search": pb.BeamSearchOptions(width=2), "sampling": pb.SamplingOptions(temperature=1)},
+        beam_width=2,
+        temperature=1,
+    ),
+    "EXCEEDS_KV_POOL of all its beams": chat(
+        {"beam_search": pb.BeamSearchOptions(width=16), "stopping": {"max_output_tokens": 127}},
+        beam_width=16,
+        max_tokens=127,
+    ),
     "MODEL_NOT_FOUND": chat({"model": "gpt-9"}, model="gpt-9"),
     "INVALID_FIELD": chat({"sampling": pb.SamplingOptions(temperature=-1)}, temperature=-1),
     "INVALID_FIELD of the model": chat({"stopping": {"stop_token_ids": [9999]}}, stop_token_ids=[9999]),
@@ -200,16 +226,16 @@ REFUSED = {
 }
 
 
-async def test_what_is_refused_is_refused_alike(world: World, clients: Clients) -> None:
+async def test_what_is_refused_is_refused_alike(shared_world: World, shared_clients: Clients) -> None:
     for name, asked in REFUSED.items():
-        tenants = await made(world)
-        answers = anonymous(await every_way(world, tenants, clients, asked), tenants)
+        tenants = await made(shared_world)
+        answers = anonymous(await every_way(shared_world, tenants, shared_clients, asked), tenants)
 
         assert answers["grpc"].reason == name.partition(" ")[0]
         assert answers == dict.fromkeys(WAYS, answers["grpc"]), name
-    assert not world.engine.calls
-    assert not await world.usage_rows()
-    assert world.book.num_reservations == 0
+        assert not any((await rows_of(shared_world, tenants)).values()), name
+    assert not shared_world.engine.calls
+    assert shared_world.book.num_reservations == 0
 
 
 @pytest.mark.parametrize(
@@ -223,12 +249,12 @@ async def test_what_is_refused_is_refused_alike(world: World, clients: Clients) 
     ids=lambda limit: limit.dimension.value,
 )
 async def test_a_spent_limit_refuses_alike_and_tells_what_is_left(
-    world: World, clients: Clients, limit: QuotaLimit
+    shared_world: World, shared_clients: Clients, limit: QuotaLimit
 ) -> None:
-    tenants = await made(world, (limit,))
-    await every_way(world, tenants, clients, chat())
-    await world.settled()
-    answers = anonymous(await every_way(world, tenants, clients, chat()), tenants)
+    tenants = await made(shared_world, (limit,))
+    await every_way(shared_world, tenants, shared_clients, chat())
+    await shared_world.settled()
+    answers = anonymous(await every_way(shared_world, tenants, shared_clients, chat()), tenants)
 
     assert {answer.reason for answer in answers.values()} == {"RATE_LIMITED"}
     assert answers == dict.fromkeys(WAYS, answers["grpc"])
@@ -276,8 +302,8 @@ async def test_what_becomes_of_it_at_the_engine_is_told_and_billed_alike(world: 
             assert left[way] == left["grpc"], (name, way)
 
 
-async def test_a_key_that_may_not_is_refused_alike(world: World, clients: Clients) -> None:
-    tenants = await made(world, key=ApiKeySettings(model_grants=("another",)))
-    answers = await every_way(world, tenants, clients, chat())
+async def test_a_key_that_may_not_is_refused_alike(shared_world: World, shared_clients: Clients) -> None:
+    tenants = await made(shared_world, key=ApiKeySettings(model_grants=("another",)))
+    answers = await every_way(shared_world, tenants, shared_clients, chat())
 
     assert {answer.reason for answer in answers.values()} == {"MODEL_NOT_FOUND"}

@@ -11,7 +11,8 @@ from google.protobuf.json_format import MessageToDict
 from evenflow.inference.v1 import generation_pb2 as pb
 from tests.gateway.fake_engine import MODEL
 from tests.gateway.http.clients import Clients
-from tests.gateway.world import Tenant, World, refusal_of
+from tests.gateway.refusals import refusal_of
+from tests.gateway.world import Tenant, World
 
 Told = dict[str, object]
 RATELIMIT = "x-ratelimit-"

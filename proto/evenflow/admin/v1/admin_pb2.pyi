@@ -303,6 +303,7 @@ class Team(_message.Message):
     PRIORITY_CLASS_GRANTS_FIELD_NUMBER: _builtins.int
     DURABLE_USAGE_FIELD_NUMBER: _builtins.int
     SHARES_PREFIX_CACHE_FIELD_NUMBER: _builtins.int
+    SPECULATION_DISABLED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     uid: _builtins.str
     display_name: _builtins.str
@@ -316,6 +317,8 @@ class Team(_message.Message):
     """Prompts of this team and of all others of its organization that have this set are computed once where they begin
     alike. What one of them has sent lately can then be told by others from how soon an answer begins.
     """
+    speculation_disabled: _builtins.bool
+    """No tokens are guessed ahead for this team, whatever its requests say. The output is the same; only its pace differs."""
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -344,10 +347,11 @@ class Team(_message.Message):
         priority_class_grants: _abc.Iterable[_builtins.str] | None = ...,
         durable_usage: _builtins.bool = ...,
         shares_prefix_cache: _builtins.bool = ...,
+        speculation_disabled: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "expire_time", b"expire_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "default_priority_class", b"default_priority_class", "delete_time", b"delete_time", "display_name", b"display_name", "durable_usage", b"durable_usage", "etag", b"etag", "expire_time", b"expire_time", "name", b"name", "priority_class_grants", b"priority_class_grants", "shares_prefix_cache", b"shares_prefix_cache", "state", b"state", "uid", b"uid", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "default_priority_class", b"default_priority_class", "delete_time", b"delete_time", "display_name", b"display_name", "durable_usage", b"durable_usage", "etag", b"etag", "expire_time", b"expire_time", "name", b"name", "priority_class_grants", b"priority_class_grants", "shares_prefix_cache", b"shares_prefix_cache", "speculation_disabled", b"speculation_disabled", "state", b"state", "uid", b"uid", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1148,6 +1152,18 @@ class EngineStatus(_message.Message):
     DROPPED_USAGE_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     GAP_BOUND_FIELD_NUMBER: _builtins.int
+    PREFIX_CACHING_FIELD_NUMBER: _builtins.int
+    CACHED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    COMPUTED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
+    CACHED_HOST_BLOCKS_FIELD_NUMBER: _builtins.int
+    EVICTED_BLOCKS_FIELD_NUMBER: _builtins.int
+    SPECULATION_FIELD_NUMBER: _builtins.int
+    DRAFT_MODEL_FIELD_NUMBER: _builtins.int
+    DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    LOST_STEPS_FIELD_NUMBER: _builtins.int
+    REQUEUES_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     reachable: _builtins.bool
     model: _builtins.str
@@ -1183,6 +1199,29 @@ class EngineStatus(_message.Message):
     """The most by which the policy lets siblings differ that are both denied something, in cost units by weight. Unset:
     it promises nothing.
     """
+    prefix_caching: _builtins.bool
+    """Whether prompts that begin alike share what they have in common. Of their tokens since the engine began: those that
+    were found, and those that were computed for the first time.
+    """
+    cached_prompt_tokens: _builtins.int
+    computed_prompt_tokens: _builtins.int
+    cached_device_blocks: _builtins.int
+    """Blocks that nobody uses and that are kept for such prompts; they are among the free ones."""
+    cached_host_blocks: _builtins.int
+    evicted_blocks: _builtins.int
+    """Cached blocks that made room for others, since the engine began."""
+    speculation: _builtins.str
+    """Who guesses tokens ahead: "off", "ngram" or "draft", and the name of the model that does. Of its guesses since the
+    engine began: those that were verified, and those of them that were right.
+    """
+    draft_model: _builtins.str
+    drafted_tokens: _builtins.int
+    accepted_draft_tokens: _builtins.int
+    lost_steps: _builtins.int
+    """Steps that came to nothing because the device had no memory left for them, and how often a request of one was sent
+    back to be computed again: these are among the preemptions.
+    """
+    requeues: _builtins.int
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantStatus]: ...
     @_builtins.property
@@ -1228,10 +1267,22 @@ class EngineStatus(_message.Message):
         dropped_usage: _builtins.int = ...,
         metrics_address: _builtins.str = ...,
         gap_bound: _builtins.float | None = ...,
+        prefix_caching: _builtins.bool = ...,
+        cached_prompt_tokens: _builtins.int = ...,
+        computed_prompt_tokens: _builtins.int = ...,
+        cached_device_blocks: _builtins.int = ...,
+        cached_host_blocks: _builtins.int = ...,
+        evicted_blocks: _builtins.int = ...,
+        speculation: _builtins.str = ...,
+        draft_model: _builtins.str = ...,
+        drafted_tokens: _builtins.int = ...,
+        accepted_draft_tokens: _builtins.int = ...,
+        lost_steps: _builtins.int = ...,
+        requeues: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "gap_bound", b"gap_bound", "preemption_prices", b"preemption_prices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "address", b"address", "block_size", b"block_size", "draining", b"draining", "dropped_usage", b"dropped_usage", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "gap_bound", b"gap_bound", "mean_step_ms", b"mean_step_ms", "metrics_address", b"metrics_address", "model", b"model", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "preemption_prices", b"preemption_prices", "reachable", b"reachable", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "unacknowledged_usage", b"unacknowledged_usage", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "accepted_draft_tokens", b"accepted_draft_tokens", "address", b"address", "block_size", b"block_size", "cached_device_blocks", b"cached_device_blocks", "cached_host_blocks", b"cached_host_blocks", "cached_prompt_tokens", b"cached_prompt_tokens", "computed_prompt_tokens", b"computed_prompt_tokens", "draft_model", b"draft_model", "drafted_tokens", b"drafted_tokens", "draining", b"draining", "dropped_usage", b"dropped_usage", "evicted_blocks", b"evicted_blocks", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "gap_bound", b"gap_bound", "lost_steps", b"lost_steps", "mean_step_ms", b"mean_step_ms", "metrics_address", b"metrics_address", "model", b"model", "num_device_blocks", b"num_device_blocks", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "preemption_prices", b"preemption_prices", "prefix_caching", b"prefix_caching", "reachable", b"reachable", "requeues", b"requeues", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "speculation", b"speculation", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "unacknowledged_usage", b"unacknowledged_usage", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gap_bound: _TypeAlias = _typing.Literal["gap_bound"]  # noqa: Y015
     _WhichOneofArgType__gap_bound: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound"]  # noqa: Y015
@@ -1297,6 +1348,10 @@ class TenantStatus(_message.Message):
     LEAD_FIELD_NUMBER: _builtins.int
     DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
     ORGANIZATION_WEIGHT_FIELD_NUMBER: _builtins.int
+    CACHED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_BLOCKS_FIELD_NUMBER: _builtins.int
+    DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     team: _builtins.str
     """`organizations/{o}/teams/{t}`."""
     weight: _builtins.float
@@ -1328,6 +1383,13 @@ class TenantStatus(_message.Message):
     device_blocks: _builtins.int
     organization_weight: _builtins.float
     """Of its organization among the others; above 0, as every weight is. 0: the gateway is too old to tell."""
+    cached_prompt_tokens: _builtins.int
+    """Prompt tokens that were found in the prefix cache: not among `prefill_tokens`."""
+    cached_blocks: _builtins.int
+    """Blocks that it computed, that nobody uses and that are kept."""
+    drafted_tokens: _builtins.int
+    """Tokens guessed ahead that were verified, and those of them that were right."""
+    accepted_draft_tokens: _builtins.int
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
         """Of all its requests together, from arrival to the first step."""
@@ -1357,10 +1419,14 @@ class TenantStatus(_message.Message):
         lead: _builtins.float = ...,
         device_blocks: _builtins.int = ...,
         organization_weight: _builtins.float = ...,
+        cached_prompt_tokens: _builtins.int = ...,
+        cached_blocks: _builtins.int = ...,
+        drafted_tokens: _builtins.int = ...,
+        accepted_draft_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["borrowed_tokens", b"borrowed_tokens", "copied_bytes", b"copied_bytes", "device_blocks", b"device_blocks", "lead", b"lead", "num_pauses", b"num_pauses", "num_swaps_in", b"num_swaps_in", "num_swaps_out", b"num_swaps_out", "organization_weight", b"organization_weight", "output_tokens", b"output_tokens", "paused", b"paused", "prefill_tokens", b"prefill_tokens", "recomputed_tokens", b"recomputed_tokens", "running", b"running", "served_work", b"served_work", "share", b"share", "standing", b"standing", "swapped", b"swapped", "team", b"team", "wait", b"wait", "waiting", b"waiting", "weight", b"weight", "weight_share", b"weight_share"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "borrowed_tokens", b"borrowed_tokens", "cached_blocks", b"cached_blocks", "cached_prompt_tokens", b"cached_prompt_tokens", "copied_bytes", b"copied_bytes", "device_blocks", b"device_blocks", "drafted_tokens", b"drafted_tokens", "lead", b"lead", "num_pauses", b"num_pauses", "num_swaps_in", b"num_swaps_in", "num_swaps_out", b"num_swaps_out", "organization_weight", b"organization_weight", "output_tokens", b"output_tokens", "paused", b"paused", "prefill_tokens", b"prefill_tokens", "recomputed_tokens", b"recomputed_tokens", "running", b"running", "served_work", b"served_work", "share", b"share", "standing", b"standing", "swapped", b"swapped", "team", b"team", "wait", b"wait", "waiting", b"waiting", "weight", b"weight", "weight_share", b"weight_share"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

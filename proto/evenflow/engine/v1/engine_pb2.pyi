@@ -235,6 +235,7 @@ class StartGeneration(_message.Message):
     REPORTS_QUEUE_FIELD_NUMBER: _builtins.int
     SENDER_ID_FIELD_NUMBER: _builtins.int
     SPECULATION_FIELD_NUMBER: _builtins.int
+    BEAM_SEARCH_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.str
     """The gateway's UUIDv7."""
     cache_salt: _builtins.bytes
@@ -268,6 +269,10 @@ class StartGeneration(_message.Message):
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def sampling(self) -> Global___Sampling: ...
+    @_builtins.property
+    def beam_search(self) -> Global___BeamSearch:
+        """The likeliest outputs instead of a drawn one. Unset: no."""
+
     def __init__(
         self,
         *,
@@ -288,10 +293,11 @@ class StartGeneration(_message.Message):
         reports_queue: _builtins.bool = ...,
         sender_id: _builtins.str = ...,
         speculation: _builtins.bool | None = ...,
+        beam_search: Global___BeamSearch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_ns", b"_deadline_ns", "_grant_output_tokens", b"_grant_output_tokens", "_max_queue_wait_ns", b"_max_queue_wait_ns", "_speculation", b"_speculation", "deadline_ns", b"deadline_ns", "grant_output_tokens", b"grant_output_tokens", "max_queue_wait_ns", b"max_queue_wait_ns", "priority_class", b"priority_class", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_ns", b"_deadline_ns", "_grant_output_tokens", b"_grant_output_tokens", "_max_queue_wait_ns", b"_max_queue_wait_ns", "_speculation", b"_speculation", "beam_search", b"beam_search", "deadline_ns", b"deadline_ns", "grant_output_tokens", b"grant_output_tokens", "max_queue_wait_ns", b"max_queue_wait_ns", "priority_class", b"priority_class", "sampling", b"sampling", "speculation", b"speculation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_ns", b"_deadline_ns", "_grant_output_tokens", b"_grant_output_tokens", "_max_queue_wait_ns", b"_max_queue_wait_ns", "_speculation", b"_speculation", "cache_salt", b"cache_salt", "deadline_ns", b"deadline_ns", "generation_id", b"generation_id", "grant_output_tokens", b"grant_output_tokens", "ledger_id", b"ledger_id", "max_output_tokens", b"max_output_tokens", "max_queue_wait_ns", b"max_queue_wait_ns", "path", b"path", "policy_revision", b"policy_revision", "priority_class", b"priority_class", "prompt_token_ids", b"prompt_token_ids", "protocol_version", b"protocol_version", "reports_queue", b"reports_queue", "sampling", b"sampling", "sender_id", b"sender_id", "speculation", b"speculation", "usage_tag", b"usage_tag"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_ns", b"_deadline_ns", "_grant_output_tokens", b"_grant_output_tokens", "_max_queue_wait_ns", b"_max_queue_wait_ns", "_speculation", b"_speculation", "beam_search", b"beam_search", "cache_salt", b"cache_salt", "deadline_ns", b"deadline_ns", "generation_id", b"generation_id", "grant_output_tokens", b"grant_output_tokens", "ledger_id", b"ledger_id", "max_output_tokens", b"max_output_tokens", "max_queue_wait_ns", b"max_queue_wait_ns", "path", b"path", "policy_revision", b"policy_revision", "priority_class", b"priority_class", "prompt_token_ids", b"prompt_token_ids", "protocol_version", b"protocol_version", "reports_queue", b"reports_queue", "sampling", b"sampling", "sender_id", b"sender_id", "speculation", b"speculation", "usage_tag", b"usage_tag"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__deadline_ns: _TypeAlias = _typing.Literal["deadline_ns"]  # noqa: Y015
     _WhichOneofArgType__deadline_ns: _TypeAlias = _typing.Literal["_deadline_ns", b"_deadline_ns"]  # noqa: Y015
@@ -311,6 +317,49 @@ class StartGeneration(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__speculation) -> _WhichOneofReturnType__speculation | None: ...
 
 Global___StartGeneration: _TypeAlias = StartGeneration  # noqa: Y015
+
+@_typing.final
+class BeamSearch(_message.Message):
+    """As Hugging Face's `generate` searches with `num_beams = width` and `do_sample = False`; `max_output_tokens` is the
+    length of one hypothesis; a grant counts the tokens of all beams, and a step that it does not cover is not begun.
+    Nothing is sent before the search has ended; then come `num_returned` token chunks, the best first, and `finished`. A
+    search that is cut short has none. Of `sampling`, temperature, top_k, top_p and
+    min_p have to be those of a greedy request.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WIDTH_FIELD_NUMBER: _builtins.int
+    NUM_RETURNED_FIELD_NUMBER: _builtins.int
+    LENGTH_PENALTY_FIELD_NUMBER: _builtins.int
+    EARLY_STOPPING_FIELD_NUMBER: _builtins.int
+    width: _builtins.int
+    """Beams that are kept: 2 to 16."""
+    num_returned: _builtins.int
+    """Hypotheses that are wanted: 1 to `width`."""
+    length_penalty: _builtins.float
+    """score = sum of logprobs / length ^ length_penalty, the length being that of the output with the token that ends it.
+    In [-10, 10].
+    """
+    early_stopping: _builtins.bool
+    """Whether the search ends as soon as `width` hypotheses are finished. Otherwise it ends when the best running beam,
+    scored as it is, is no better than the worst of `width` finished ones.
+    """
+    def __init__(
+        self,
+        *,
+        width: _builtins.int = ...,
+        num_returned: _builtins.int = ...,
+        length_penalty: _builtins.float = ...,
+        early_stopping: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["early_stopping", b"early_stopping", "length_penalty", b"length_penalty", "num_returned", b"num_returned", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeamSearch: _TypeAlias = BeamSearch  # noqa: Y015
 
 @_typing.final
 class WeightedNode(_message.Message):
@@ -459,27 +508,60 @@ class Grammar(_message.Message):
     JSON_SCHEMA_FIELD_NUMBER: _builtins.int
     REGEX_FIELD_NUMBER: _builtins.int
     LARK_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    FIELD_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
     regex: _builtins.str
     """Of the whole output."""
     lark: _builtins.str
     """In the dialect of Lark that llguidance reads."""
+    field: _builtins.str
+    """What INVALID_FIELD calls the grammar, where it was made of something else. Empty: by its place here."""
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamedSchema]:
+        """The schemas that `lark` was made of. Each is judged by itself, and refused by its own name."""
+
     def __init__(
         self,
         *,
         json_schema: _builtins.str = ...,
         regex: _builtins.str = ...,
         lark: _builtins.str = ...,
+        parts: _abc.Iterable[Global___NamedSchema] | None = ...,
+        field: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["json_schema", b"json_schema", "lark", b"lark", "regex", b"regex", "source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["json_schema", b"json_schema", "lark", b"lark", "regex", b"regex", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["field", b"field", "json_schema", b"json_schema", "lark", b"lark", "parts", b"parts", "regex", b"regex", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["json_schema", "regex", "lark"]  # noqa: Y015
     _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_source) -> _WhichOneofReturnType_source | None: ...
 
 Global___Grammar: _TypeAlias = Grammar  # noqa: Y015
+
+@_typing.final
+class NamedSchema(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIELD_FIELD_NUMBER: _builtins.int
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
+    field: _builtins.str
+    """What INVALID_FIELD calls it."""
+    json_schema: _builtins.str
+    def __init__(
+        self,
+        *,
+        field: _builtins.str = ...,
+        json_schema: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["field", b"field", "json_schema", b"json_schema"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NamedSchema: _TypeAlias = NamedSchema  # noqa: Y015
 
 @_typing.final
 class Grant(_message.Message):
@@ -808,6 +890,7 @@ class TokenChunk(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    BEAM_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -819,6 +902,10 @@ class TokenChunk(_message.Message):
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
         """Of the prompt's next tokens, from its second one on; each comes once."""
 
+    @_builtins.property
+    def beam(self) -> Global___BeamResult:
+        """Set with beam search: the chunk is the whole of one hypothesis, `index` its rank, 0 the best."""
+
     def __init__(
         self,
         *,
@@ -826,14 +913,45 @@ class TokenChunk(_message.Message):
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
         prompt_logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
+        beam: Global___BeamResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_beam", b"_beam", "beam", b"beam"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beam", b"_beam", "beam", b"beam", "index", b"index", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__beam: _TypeAlias = _typing.Literal["beam"]  # noqa: Y015
+    _WhichOneofArgType__beam: _TypeAlias = _typing.Literal["_beam", b"_beam"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__beam) -> _WhichOneofReturnType__beam | None: ...
+
+Global___TokenChunk: _TypeAlias = TokenChunk  # noqa: Y015
+
+@_typing.final
+class BeamResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCORE_FIELD_NUMBER: _builtins.int
+    CUMULATIVE_LOGPROB_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    score: _builtins.float
+    """What the rank goes by: `cumulative_logprob / length ^ length_penalty`."""
+    cumulative_logprob: _builtins.float
+    """The sum of its tokens' log-probabilities."""
+    reason: Global___FinishReason.ValueType
+    """STOP or LENGTH."""
+    def __init__(
+        self,
+        *,
+        score: _builtins.float = ...,
+        cumulative_logprob: _builtins.float = ...,
+        reason: Global___FinishReason.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cumulative_logprob", b"cumulative_logprob", "reason", b"reason", "score", b"score"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TokenChunk: _TypeAlias = TokenChunk  # noqa: Y015
+Global___BeamResult: _TypeAlias = BeamResult  # noqa: Y015
 
 @_typing.final
 class TokenLogprobs(_message.Message):
@@ -911,6 +1029,7 @@ class Finished(_message.Message):
     TIMINGS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     CANCEL_REASON_FIELD_NUMBER: _builtins.int
+    ERROR_FIELDS_FIELD_NUMBER: _builtins.int
     reason: Global___FinishReason.ValueType
     error: _builtins.str
     """With reason ERROR: what a client may read. Never prompt text."""
@@ -920,6 +1039,10 @@ class Finished(_message.Message):
     def usage(self) -> Global___Usage: ...
     @_builtins.property
     def timings(self) -> Global___Timings: ...
+    @_builtins.property
+    def error_fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With reason ERROR: the fields of the request that are to blame, as INVALID_FIELD names them. Empty: none of them is."""
+
     def __init__(
         self,
         *,
@@ -928,10 +1051,11 @@ class Finished(_message.Message):
         timings: Global___Timings | None = ...,
         error: _builtins.str = ...,
         cancel_reason: Global___CancelReason.ValueType = ...,
+        error_fields: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_reason", b"cancel_reason", "error", b"error", "reason", b"reason", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_reason", b"cancel_reason", "error", b"error", "error_fields", b"error_fields", "reason", b"reason", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -951,6 +1075,9 @@ class Usage(_message.Message):
     prompt_tokens: _builtins.int
     cached_prompt_tokens: _builtins.int
     output_tokens: _builtins.int
+    """With beam search: one for each beam in each step of the search, those of beams included that were dropped later. The
+    first step has one beam, so that a search of n steps has at most 1 + width * (n - 1): what the tenant was charged.
+    """
     recomputed_tokens: _builtins.int
     num_preemptions: _builtins.int
     drafted_tokens: _builtins.int
@@ -1232,9 +1359,12 @@ class GetStatsResponse(_message.Message):
     CACHED_DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
     SHAREABLE_DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    COMPUTED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     EVICTED_BLOCKS_FIELD_NUMBER: _builtins.int
     PREFIX_CACHING_FIELD_NUMBER: _builtins.int
     CACHED_HOST_BLOCKS_FIELD_NUMBER: _builtins.int
+    LOST_STEPS_FIELD_NUMBER: _builtins.int
+    REQUEUES_FIELD_NUMBER: _builtins.int
     scheduling_policy: _builtins.str
     preemption_policy: _builtins.str
     running: _builtins.int
@@ -1293,12 +1423,19 @@ class GetStatsResponse(_message.Message):
     """Device blocks that prompts may share, those included that are in use."""
     cached_prompt_tokens: _builtins.int
     """Prompt tokens that were found in the cache and not computed, since the engine began."""
+    computed_prompt_tokens: _builtins.int
+    """Prompt tokens that were computed for the first time, since the engine began."""
     evicted_blocks: _builtins.int
     """Cached blocks that made room for others, since the engine began."""
     prefix_caching: _builtins.bool
     """Whether prompts that begin alike share what they have in common."""
     cached_host_blocks: _builtins.int
     """Host blocks that nobody uses and that are kept for the same prompts. They are among the free ones."""
+    lost_steps: _builtins.int
+    """Steps that came to nothing because the device had no memory left for them, and how often a request of one was sent
+    back to be computed again: these are among the preemptions.
+    """
+    requeues: _builtins.int
     @_builtins.property
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantStats]: ...
     @_builtins.property
@@ -1353,13 +1490,16 @@ class GetStatsResponse(_message.Message):
         cached_device_blocks: _builtins.int = ...,
         shareable_device_blocks: _builtins.int = ...,
         cached_prompt_tokens: _builtins.int = ...,
+        computed_prompt_tokens: _builtins.int = ...,
         evicted_blocks: _builtins.int = ...,
         prefix_caching: _builtins.bool = ...,
         cached_host_blocks: _builtins.int = ...,
+        lost_steps: _builtins.int = ...,
+        requeues: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "_new_request_wait_ns", b"_new_request_wait_ns", "gap_bound", b"gap_bound", "new_request_wait_ns", b"new_request_wait_ns", "prices", b"prices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "_new_request_wait_ns", b"_new_request_wait_ns", "accepted_draft_tokens", b"accepted_draft_tokens", "block_size", b"block_size", "cached_device_blocks", b"cached_device_blocks", "cached_host_blocks", b"cached_host_blocks", "cached_prompt_tokens", b"cached_prompt_tokens", "draft_model", b"draft_model", "drafted_tokens", b"drafted_tokens", "draining", b"draining", "dropped_usage", b"dropped_usage", "evicted_blocks", b"evicted_blocks", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "gap_bound", b"gap_bound", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "mean_step_ms", b"mean_step_ms", "metrics_address", b"metrics_address", "new_request_wait_ns", b"new_request_wait_ns", "num_device_blocks", b"num_device_blocks", "num_draft_tokens", b"num_draft_tokens", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "prefix_caching", b"prefix_caching", "prices", b"prices", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "shareable_device_blocks", b"shareable_device_blocks", "speculation", b"speculation", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "unacknowledged_usage", b"unacknowledged_usage", "uptime_s", b"uptime_s", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound", "_new_request_wait_ns", b"_new_request_wait_ns", "accepted_draft_tokens", b"accepted_draft_tokens", "block_size", b"block_size", "cached_device_blocks", b"cached_device_blocks", "cached_host_blocks", b"cached_host_blocks", "cached_prompt_tokens", b"cached_prompt_tokens", "computed_prompt_tokens", b"computed_prompt_tokens", "draft_model", b"draft_model", "drafted_tokens", b"drafted_tokens", "draining", b"draining", "dropped_usage", b"dropped_usage", "evicted_blocks", b"evicted_blocks", "fenced_device_blocks", b"fenced_device_blocks", "free_device_blocks", b"free_device_blocks", "free_host_blocks", b"free_host_blocks", "gap_bound", b"gap_bound", "lost_steps", b"lost_steps", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "mean_step_ms", b"mean_step_ms", "metrics_address", b"metrics_address", "new_request_wait_ns", b"new_request_wait_ns", "num_device_blocks", b"num_device_blocks", "num_draft_tokens", b"num_draft_tokens", "num_host_blocks", b"num_host_blocks", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_steps", b"num_steps", "num_swaps", b"num_swaps", "paused", b"paused", "policy_fault", b"policy_fault", "preemption_mode", b"preemption_mode", "preemption_options", b"preemption_options", "preemption_policy", b"preemption_policy", "prefix_caching", b"prefix_caching", "prices", b"prices", "requeues", b"requeues", "running", b"running", "scheduling_options", b"scheduling_options", "scheduling_policy", b"scheduling_policy", "shareable_device_blocks", b"shareable_device_blocks", "speculation", b"speculation", "swapped", b"swapped", "swapping", b"swapping", "tenants", b"tenants", "unacknowledged_usage", b"unacknowledged_usage", "uptime_s", b"uptime_s", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__gap_bound: _TypeAlias = _typing.Literal["gap_bound"]  # noqa: Y015
     _WhichOneofArgType__gap_bound: _TypeAlias = _typing.Literal["_gap_bound", b"_gap_bound"]  # noqa: Y015
@@ -1476,6 +1616,8 @@ class TenantStats(_message.Message):
     NUM_PREEMPTIONS_FIELD_NUMBER: _builtins.int
     CACHED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_BLOCKS_FIELD_NUMBER: _builtins.int
+    DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
+    ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     running: _builtins.int
     waiting: _builtins.int
     prefill_tokens: _builtins.int
@@ -1516,6 +1658,9 @@ class TenantStats(_message.Message):
     """Prompt tokens that were found in the cache: charged to nobody, and not among `prefill_tokens`."""
     cached_blocks: _builtins.int
     """Blocks that it computed, that nobody uses and that are kept."""
+    drafted_tokens: _builtins.int
+    """Drafts that were verified, and those of them that were right."""
+    accepted_draft_tokens: _builtins.int
     @_builtins.property
     def path(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightedNode]: ...
     def __init__(
@@ -1546,10 +1691,12 @@ class TenantStats(_message.Message):
         num_preemptions: _builtins.int = ...,
         cached_prompt_tokens: _builtins.int = ...,
         cached_blocks: _builtins.int = ...,
+        drafted_tokens: _builtins.int = ...,
+        accepted_draft_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["borrowed_tokens", b"borrowed_tokens", "cached_blocks", b"cached_blocks", "cached_prompt_tokens", b"cached_prompt_tokens", "copied_blocks", b"copied_blocks", "copied_bytes", b"copied_bytes", "device_blocks", b"device_blocks", "lead", b"lead", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_swaps_in", b"num_swaps_in", "num_swaps_out", b"num_swaps_out", "output_tokens", b"output_tokens", "path", b"path", "paused", b"paused", "prefill_tokens", b"prefill_tokens", "recomputed_tokens", b"recomputed_tokens", "running", b"running", "served_work", b"served_work", "share", b"share", "standing", b"standing", "swapped", b"swapped", "swapping", b"swapping", "wait_ns", b"wait_ns", "waiting", b"waiting", "weight_share", b"weight_share"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "borrowed_tokens", b"borrowed_tokens", "cached_blocks", b"cached_blocks", "cached_prompt_tokens", b"cached_prompt_tokens", "copied_blocks", b"copied_blocks", "copied_bytes", b"copied_bytes", "device_blocks", b"device_blocks", "drafted_tokens", b"drafted_tokens", "lead", b"lead", "num_pauses", b"num_pauses", "num_preemptions", b"num_preemptions", "num_swaps_in", b"num_swaps_in", "num_swaps_out", b"num_swaps_out", "output_tokens", b"output_tokens", "path", b"path", "paused", b"paused", "prefill_tokens", b"prefill_tokens", "recomputed_tokens", b"recomputed_tokens", "running", b"running", "served_work", b"served_work", "share", b"share", "standing", b"standing", "swapped", b"swapped", "swapping", b"swapping", "wait_ns", b"wait_ns", "waiting", b"waiting", "weight_share", b"weight_share"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -168,6 +168,7 @@ class GenerationSpec(_message.Message):
     STOPPING_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
     ADMISSION_FIELD_NUMBER: _builtins.int
+    BEAM_SEARCH_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The client's UUID for idempotent retries, of one team. Empty: each call is a new generation. A call that repeats a
     running one joins it; one that repeats a finished one is answered from what is stored, and nothing more is billed.
@@ -187,6 +188,10 @@ class GenerationSpec(_message.Message):
     def output(self) -> Global___OutputOptions: ...
     @_builtins.property
     def admission(self) -> Global___AdmissionOptions: ...
+    @_builtins.property
+    def beam_search(self) -> Global___BeamSearchOptions:
+        """The likeliest outputs instead of a drawn one. Unset: no."""
+
     def __init__(
         self,
         *,
@@ -199,10 +204,11 @@ class GenerationSpec(_message.Message):
         stopping: Global___StoppingOptions | None = ...,
         output: Global___OutputOptions | None = ...,
         admission: Global___AdmissionOptions | None = ...,
+        beam_search: Global___BeamSearchOptions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "chat", b"chat", "output", b"output", "prompt", b"prompt", "sampling", b"sampling", "stopping", b"stopping", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "beam_search", b"beam_search", "chat", b"chat", "output", b"output", "prompt", b"prompt", "sampling", b"sampling", "stopping", b"stopping", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "chat", b"chat", "model", b"model", "output", b"output", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "beam_search", b"beam_search", "chat", b"chat", "model", b"model", "output", b"output", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stopping", b"stopping", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_prompt: _TypeAlias = _typing.Literal["text", "chat", "token_ids"]  # noqa: Y015
     _WhichOneofArgType_prompt: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
@@ -320,7 +326,7 @@ class ChatMessage(_message.Message):
     """"system", "user", "assistant" or "tool"; the model's template decides what it accepts."""
     content: _builtins.str
     tool_call_id: _builtins.str
-    """Of a tool: the call that it answers."""
+    """Of a tool: the call that it answers, which is in a message before it. Empty: whichever that is."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
         """Of the assistant: what it called in this turn."""
@@ -627,6 +633,55 @@ class OutputFormat(_message.Message):
 Global___OutputFormat: _TypeAlias = OutputFormat  # noqa: Y015
 
 @_typing.final
+class BeamSearchOptions(_message.Message):
+    """Keeps the `width` likeliest beginnings step by step and returns the best outputs that they lead to, as Hugging Face's
+    `generate` does with `num_beams` and `do_sample=False`. Nothing is told before the search has ended. It is one
+    generation: every token that is computed into a beam is billed, `width` times `max_output_tokens` at most.
+    Of `sampling`, temperature, top_k, top_p and min_p have to be unset or those of a greedy request; prompt_logprobs, a
+    format, and tools that are strict or required cannot be asked for beside it. A stop string does not end the search:
+    each output is cut there when it is told.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WIDTH_FIELD_NUMBER: _builtins.int
+    NUM_RETURNED_FIELD_NUMBER: _builtins.int
+    LENGTH_PENALTY_FIELD_NUMBER: _builtins.int
+    EARLY_STOPPING_FIELD_NUMBER: _builtins.int
+    width: _builtins.int
+    """Beams that are kept. Range [2, 16]."""
+    num_returned: _builtins.int
+    """Outputs that are returned, the best first. Range [1, width]. Default 1."""
+    length_penalty: _builtins.float
+    """What a score is divided by: the output's length to this power. Above 0 longer outputs win, below it shorter ones.
+    Range [-10, 10]. Default 1.
+    """
+    early_stopping: _builtins.bool
+    """Ends as soon as `width` outputs are finished, not only when no running beam is better than they are."""
+    def __init__(
+        self,
+        *,
+        width: _builtins.int = ...,
+        num_returned: _builtins.int | None = ...,
+        length_penalty: _builtins.float | None = ...,
+        early_stopping: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_length_penalty", b"_length_penalty", "_num_returned", b"_num_returned", "length_penalty", b"length_penalty", "num_returned", b"num_returned"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_length_penalty", b"_length_penalty", "_num_returned", b"_num_returned", "early_stopping", b"early_stopping", "length_penalty", b"length_penalty", "num_returned", b"num_returned", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__length_penalty: _TypeAlias = _typing.Literal["length_penalty"]  # noqa: Y015
+    _WhichOneofArgType__length_penalty: _TypeAlias = _typing.Literal["_length_penalty", b"_length_penalty"]  # noqa: Y015
+    _WhichOneofReturnType__num_returned: _TypeAlias = _typing.Literal["num_returned"]  # noqa: Y015
+    _WhichOneofArgType__num_returned: _TypeAlias = _typing.Literal["_num_returned", b"_num_returned"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__length_penalty) -> _WhichOneofReturnType__length_penalty | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_returned) -> _WhichOneofReturnType__num_returned | None: ...
+
+Global___BeamSearchOptions: _TypeAlias = BeamSearchOptions  # noqa: Y015
+
+@_typing.final
 class AdmissionOptions(_message.Message):
     """What happens to a request at the door."""
 
@@ -726,7 +781,11 @@ class GenerateResponse(_message.Message):
     replayed: _builtins.bool
     """An earlier call with this request_id made the generation. `outputs` is empty where only its usage is stored."""
     @_builtins.property
-    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Output]: ...
+    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Output]:
+        """One; of a beam search `num_returned`, the best first. A search that was cut short has none of its own: one, without
+        text.
+        """
+
     @_builtins.property
     def usage(self) -> Global___Usage: ...
     @_builtins.property
@@ -759,9 +818,15 @@ class Output(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
     index: _builtins.int
+    """With beam search the rank; 0 is the best."""
     text: _builtins.str
     finish_reason: Global___FinishReason.ValueType
+    score: _builtins.float
+    """With beam search: the sum of the log-probabilities of its tokens, the one included that ends it, over their number
+    to the power of `length_penalty`.
+    """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -779,12 +844,15 @@ class Output(_message.Message):
         logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
         finish_reason: Global___FinishReason.ValueType = ...,
         prompt_logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
+        score: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "score", b"score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "score", b"score", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
+    _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
 
 Global___Output: _TypeAlias = Output  # noqa: Y015
 
@@ -923,7 +991,7 @@ Global___QueueUpdate: _TypeAlias = QueueUpdate  # noqa: Y015
 
 @_typing.final
 class TokenDelta(_message.Message):
-    """What was generated since the last message, never cumulative."""
+    """What was generated since the last message, never cumulative. With beam search one message holds one whole output."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -933,10 +1001,17 @@ class TokenDelta(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_SO_FAR_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    FINISH_REASON_FIELD_NUMBER: _builtins.int
     index: _builtins.int
+    """With beam search the rank; 0 is the best."""
     text: _builtins.str
     output_tokens_so_far: _builtins.int
     """Output tokens of this index so far, so that a cut stream can still be counted."""
+    score: _builtins.float
+    """As of an Output; with beam search only."""
+    finish_reason: Global___FinishReason.ValueType
+    """Of this output; with beam search only. `finish` tells that of the best one."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -954,12 +1029,16 @@ class TokenDelta(_message.Message):
         logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
         output_tokens_so_far: _builtins.int = ...,
         prompt_logprobs: _abc.Iterable[Global___TokenLogprob] | None = ...,
+        score: _builtins.float | None = ...,
+        finish_reason: Global___FinishReason.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "score", b"score"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "logprobs", b"logprobs", "output_tokens_so_far", b"output_tokens_so_far", "prompt_logprobs", b"prompt_logprobs", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_score", b"_score", "finish_reason", b"finish_reason", "index", b"index", "logprobs", b"logprobs", "output_tokens_so_far", b"output_tokens_so_far", "prompt_logprobs", b"prompt_logprobs", "score", b"score", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__score: _TypeAlias = _typing.Literal["score"]  # noqa: Y015
+    _WhichOneofArgType__score: _TypeAlias = _typing.Literal["_score", b"_score"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__score) -> _WhichOneofReturnType__score | None: ...
 
 Global___TokenDelta: _TypeAlias = TokenDelta  # noqa: Y015
 
@@ -1097,7 +1176,9 @@ class Usage(_message.Message):
     input_tokens: _builtins.int
     cached_input_tokens: _builtins.int
     output_tokens: _builtins.int
-    """Up to the token that completes a stop string."""
+    """Up to the token that completes a stop string. Of a beam search: all that was computed into beams, those included
+    that were dropped later.
+    """
     reserved_tokens: _builtins.int
     billed_tokens: _builtins.int
     discarded_tokens: _builtins.int
