@@ -97,6 +97,10 @@ class GatewayError(Exception):
         self.field_violations = field_violations
         self.quota_violations = quota_violations
 
+    def tell_billed(self, *, input_tokens: int, output_tokens: int) -> None:
+        """The request that ended so had begun: its caller is told what of it is billed."""
+        self.metadata = {**self.metadata, "input_tokens": str(input_tokens), "output_tokens": str(output_tokens)}
+
 
 def http_status(error: GatewayError) -> int:
     """Its status over HTTP, on the console's pages as on OpenAI's paths."""

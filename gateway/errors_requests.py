@@ -1,16 +1,16 @@
 """What is refused about one request: what it asks for, how it ends, and when it is repeated, resumed or looked up.
 
-A part of the tree in `errors`.
+A part of the tree in `errors`. What ends a request that had begun says in its metadata what of it is billed.
 
 GatewayError
 ├── InvalidFieldError               INVALID_ARGUMENT     + BadRequest
 │   ├── ContextLengthError                               CONTEXT_LENGTH
 │   ├── ExceedsKvPoolError                               EXCEEDS_KV_POOL
 │   ├── PromptTooLargeError                              PROMPT_TOO_LARGE
-│   └── OutputCannotGoOnError                            OUTPUT_CANNOT_GO_ON, usage so far in the metadata
+│   └── OutputCannotGoOnError                            OUTPUT_CANNOT_GO_ON
 ├── QueueTimeoutError               RESOURCE_EXHAUSTED   QUEUE_TIMEOUT
 ├── DeadlineUnattainableError       RESOURCE_EXHAUSTED   DEADLINE_UNATTAINABLE
-├── DeadlineExceededError           DEADLINE_EXCEEDED    DEADLINE_EXCEEDED, partial usage in the metadata
+├── DeadlineExceededError           DEADLINE_EXCEEDED    DEADLINE_EXCEEDED
 ├── NotFoundError                   NOT_FOUND
 │   ├── ModelNotFoundError                               MODEL_NOT_FOUND
 │   └── GenerationNotFoundError                          GENERATION_NOT_FOUND
@@ -65,9 +65,8 @@ class OutputCannotGoOnError(InvalidFieldError):
 
     reason = "OUTPUT_CANNOT_GO_ON"
 
-    def __init__(self, fields: abc.Sequence[str], problem: str, *, input_tokens: int, output_tokens: int) -> None:
-        usage = {"input_tokens": str(input_tokens), "output_tokens": str(output_tokens)}
-        super().__init__(*(FieldViolation(field, problem) for field in fields), metadata=usage)
+    def __init__(self, fields: abc.Sequence[str], problem: str) -> None:
+        super().__init__(*(FieldViolation(field, problem) for field in fields))
 
 
 class QueueTimeoutError(GatewayError):
@@ -81,14 +80,13 @@ class QueueTimeoutError(GatewayError):
 
 
 class DeadlineExceededError(GatewayError):
-    """The caller's deadline passed. `output_tokens` had been generated, and are billed."""
+    """The caller's deadline passed. What had been generated is billed."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
     reason = "DEADLINE_EXCEEDED"
 
-    def __init__(self, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        usage = {"input_tokens": str(input_tokens), "output_tokens": str(output_tokens)}
-        super().__init__("the deadline passed before the output was complete", metadata=usage)
+    def __init__(self) -> None:
+        super().__init__("the deadline passed before the output was complete")
 
 
 class ModelNotFoundError(NotFoundError):

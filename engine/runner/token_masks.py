@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.core.plan import RowStart
-from engine.grammars.dead_ends import NOTHING_ALLOWED, OUTPUT_LEFT, TOO_COMPLEX
+from engine.grammars.dead_ends import OUTPUT_LEFT, DeadEnd
 from engine.grammars.matcher import BITS_PER_WORD, Constraint, OutputMatcher, fill_masks
 from engine.runner.verification import NO_DRAFT, Drafted
 
@@ -115,7 +115,7 @@ class TokenMasks:
             if row in self._matchers:
                 self._matchers[row].keep_open(words[place])
             if place not in problems and not words[place].any():
-                problems[place] = NOTHING_ALLOWED
+                problems[place] = DeadEnd.NOTHING_ALLOWED
         return words, problems
 
     def _fill(self, words: NDArray[np.int32], rows: abc.Sequence[int], drafts: abc.Sequence[int]) -> dict[int, str]:
@@ -132,13 +132,13 @@ class TokenMasks:
             ahead = []
             for place, matcher in zip(places, matchers, strict=True):
                 if matcher.problem:  # in the library's words, which quote the output: they are not for logs
-                    problem = TOO_COMPLEX if matcher.is_too_complex else OUTPUT_LEFT
+                    problem = DeadEnd.TOO_COMPLEX if matcher.is_too_complex else OUTPUT_LEFT
                     problems |= dict.fromkeys(_to_end(place, drafts), problem)
                 elif drafts[place] != NO_DRAFT:
                     matcher.push((drafts[place],))
                     num_pushed[rows[place]] += 1
                     if matcher.is_complete:
-                        problems |= dict.fromkeys(_to_end(place + 1, drafts), NOTHING_ALLOWED)
+                        problems |= dict.fromkeys(_to_end(place + 1, drafts), DeadEnd.NOTHING_ALLOWED)
                     else:
                         ahead.append(place + 1)
             places = ahead

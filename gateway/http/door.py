@@ -64,6 +64,7 @@ class HttpDoor:
             reset_contextvars=True,
         )
         self._server: asyncio.Server | None = None
+        self._is_stopping = False
 
     async def start(self) -> None:
         """The port answers."""
@@ -82,6 +83,7 @@ class HttpDoor:
 
         Requests that do not end without their clients are cancelled, and left behind if they do not end even then.
         """
+        self._is_stopping = True
         if self._server is not None:
             await stop_accepting(self._server)
         self._socket.close()
@@ -106,7 +108,11 @@ class HttpDoor:
         return running
 
     def _connection(self) -> GuardedProtocol:
-        return GuardedProtocol(self._config, self._state, max_connections=self._max_connections)
+        return GuardedProtocol(self._config, self._state, has_room=self._has_room)
+
+    def _has_room(self, num_connections: int) -> bool:
+        """A client that was still shaking hands when the door stopped finds it closed."""
+        return not self._is_stopping and num_connections <= self._max_connections
 
 
 def _bound(address: tuple[str, int], *, reuse_port: bool) -> socket.socket:

@@ -9,6 +9,7 @@ does not say for which host it is get an answer in the door's own words, unless 
 import asyncio
 import json
 import logging
+from collections import abc
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
@@ -57,11 +58,11 @@ HEAD_TOO_LARGE = Problem(
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection. A server has at most `max_connections`; what comes beyond them is closed at once."""
+    """One connection. It is closed at once where `has_room` says that there may not be so many."""
 
-    def __init__(self, config: Config, server_state: ServerState, *, max_connections: int) -> None:
+    def __init__(self, config: Config, server_state: ServerState, *, has_room: abc.Callable[[int], bool]) -> None:
         super().__init__(config, server_state, {})
-        self._max_connections = max_connections
+        self._has_room = has_room
         self.logger = _SILENT  # it writes a line of its own form for each client that talks nonsense
         self._head_timer: asyncio.TimerHandle | None = None
         self._num_unread_bytes = 0  # since a head, a piece of a body, or a request was whole
@@ -71,7 +72,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         super().connection_made(transport)
         self._await_head()
-        if len(self.connections) > self._max_connections:
+        if not self._has_room(len(self.connections)):
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

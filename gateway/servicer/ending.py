@@ -83,11 +83,13 @@ def outcome_of(
     `deadline_ns` is what the engine was given. `is_partial_ok`: a deadline that has passed is a normal end.
     """
     usage = _usage(admitted, progress)
-    reason, error = _reason(progress, cause, error, usage)
+    reason, error = _reason(progress, cause, error)
     if reason is FinishReason.DEADLINE and _is_unattainable(progress, deadline_ns):
         error = DeadlineUnattainableError()
     elif reason is FinishReason.DEADLINE and not is_partial_ok:
-        error = DeadlineExceededError(input_tokens=usage.num_input_tokens, output_tokens=usage.num_output_tokens)
+        error = DeadlineExceededError()
+    if error is not None and (progress.is_scheduled or reason is FinishReason.DEADLINE):
+        _tell_billed(error, usage)
     finished = progress.finished
     return Outcome(
         finish_reason=reason,
@@ -100,11 +102,17 @@ def outcome_of(
 
 def broken(admitted: Admitted, progress: Progress) -> Outcome:
     """The end of a request whose end could not be told, by a bug of ours. It is billed like any other one."""
-    return Outcome(FinishReason.ERROR, _usage(admitted, progress), None, 0, InternalError())
+    usage, error = _usage(admitted, progress), InternalError()
+    _tell_billed(error, usage)
+    return Outcome(FinishReason.ERROR, usage, None, 0, error)
+
+
+def _tell_billed(error: GatewayError, usage: Usage) -> None:
+    error.tell_billed(input_tokens=usage.num_input_tokens, output_tokens=usage.num_output_tokens)
 
 
 def _reason(
-    progress: Progress, cause: EndCause | None, error: GatewayError | None, usage: Usage
+    progress: Progress, cause: EndCause | None, error: GatewayError | None
 ) -> tuple[FinishReason, GatewayError | None]:
     if progress.is_stopped:
         return FinishReason.STOP, None
@@ -120,22 +128,17 @@ def _reason(
         case EngineReason.CANCELLED:
             return _cancelled(cause or _cause_of(progress.finished.cancel_reason))
         case EngineReason.ERROR:
-            return FinishReason.ERROR, _failure(progress.finished, usage)
+            return FinishReason.ERROR, _failure(progress.finished)
         case EngineReason.QUOTA:
             return FinishReason.QUOTA, None
         case reason:
             return progress.found[0] if progress.found else _NORMAL_ENDS[reason], None
 
 
-def _failure(finished: Finished, usage: Usage) -> GatewayError:
+def _failure(finished: Finished) -> GatewayError:
     if not finished.error_fields:
         return InternalError(finished.error or "the engine failed on this request")
-    return OutputCannotGoOnError(
-        finished.error_fields,
-        finished.error,
-        input_tokens=usage.num_input_tokens,
-        output_tokens=usage.num_output_tokens,
-    )
+    return OutputCannotGoOnError(finished.error_fields, finished.error)
 
 
 def _cause_of(reason: CancelReason | None) -> EndCause | None:

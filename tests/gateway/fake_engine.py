@@ -119,6 +119,7 @@ class FakeCall:
         output_tokens: int | None = None,
         error: str = "",
         error_fields: abc.Sequence[str] = (),
+        cancel_reason=pb.CANCEL_REASON_UNSPECIFIED,
         queue_ns: int = QUEUE_NS,
         cached_tokens: int = 0,
     ) -> None:
@@ -130,8 +131,8 @@ class FakeCall:
         timings = pb.Timings(
             arrived_unix_ns=ARRIVED_UNIX_NS, queue_ns=queue_ns, prefill_ns=PREFILL_NS, decode_ns=DECODE_NS
         )
-        finished = pb.Finished(reason=reason, usage=usage, timings=timings, error=error, error_fields=error_fields)
-        await self._write(finished=finished)
+        end = {"reason": reason, "error": error, "error_fields": error_fields, "cancel_reason": cancel_reason}
+        await self._write(finished=pb.Finished(usage=usage, timings=timings, **end))
 
     async def refuse(self, code: grpc.StatusCode, reason: str, message: str = "refused") -> None:
         await abort(self._context, code, reason, message)

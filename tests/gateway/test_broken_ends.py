@@ -1,8 +1,14 @@
-"""A bug at a generation's end costs its caller the answer, and nobody a reservation, a ledger row or a place."""
+"""A bug at a generation's end costs its caller the answer, and nobody a reservation, a ledger row or a place.
+
+Whoever is refused when tokens were computed is told how many are billed.
+"""
+
+from collections import abc
 
 import grpc
 import pytest
 
+from evenflow.engine.v1 import engine_pb2
 from gateway.admission import Admission
 from gateway.engine_client import EngineCall
 from gateway.quota_slices import OutputSlices
@@ -45,6 +51,7 @@ async def test_an_end_that_cannot_be_told_is_settled_and_billed(
     if name in ("finish", "outcome_of"):
         refusal = await refused(call)
         assert (refusal.code, refusal.info.reason) == (grpc.StatusCode.INTERNAL, "INTERNAL")
+        assert dict(refusal.info.metadata) == {"input_tokens": "2", "output_tokens": "6"}
     else:
         assert (await call).outputs[0].text == "hello"
 
@@ -71,3 +78,37 @@ async def test_what_fails_at_the_end_keeps_nothing_else_from_being_recorded(
     await eventually(lambda: not world.live.num_live_requests)
     if name != "settle":
         assert world.book.num_reservations == 0
+
+
+async def fail(call: FakeCall) -> None:
+    await call.finish(engine_pb2.FINISH_REASON_ERROR, error="not a number")
+
+
+async def get_lost(call: FakeCall) -> None:
+    await call.refuse(grpc.StatusCode.UNAVAILABLE, "DRAINING")
+
+
+async def cancel(call: FakeCall) -> None:
+    await call.finish(engine_pb2.FINISH_REASON_CANCELLED, cancel_reason=engine_pb2.CANCEL_REASON_ADMINISTRATOR)
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"), [(fail, "INTERNAL"), (get_lost, "ENGINE_LOST"), (cancel, "GENERATION_CANCELLED")]
+)
+async def test_whoever_is_refused_in_the_middle_is_told_what_is_billed(
+    shared_world: World, end: abc.Callable[[FakeCall], abc.Awaitable[None]], reason: str
+) -> None:
+    async def script(call: FakeCall) -> None:
+        await call.accept()
+        await call.admit()
+        await call.emit(b"abc")
+        await end(call)
+
+    shared_world.engine.script = script
+    tenant = await shared_world.tenant()
+    refusal = await refused(tenant.generate())
+    (row,) = await shared_world.usage_rows(tenant)
+
+    assert refusal.info.reason == reason
+    assert dict(refusal.info.metadata) == {"input_tokens": "2", "output_tokens": "3"}
+    assert (row["input_tokens"], row["output_tokens"], row["billed_tokens"]) == (2, 3, 5)

@@ -4,7 +4,7 @@ import pytest
 
 from engine.core.types import SamplingParams
 from engine.grammars.compiler import GrammarCompiler
-from engine.grammars.dead_ends import NOTHING_ALLOWED, OUTPUT_LEFT, TOO_COMPLEX, fields_to_blame
+from engine.grammars.dead_ends import OUTPUT_LEFT, DeadEnd, fields_to_blame
 from engine.grammars.matcher import Constraint
 from engine.grammars.source import GrammarKind, GrammarSource
 
@@ -19,11 +19,12 @@ CROWD = "\n".join(
 @pytest.mark.parametrize(
     ("error", "allowed", "blamed"),
     [
-        (NOTHING_ALLOWED, (97,), (REGEX, LIST)),
-        (NOTHING_ALLOWED, None, (REGEX,)),
-        (TOO_COMPLEX, (97,), (REGEX,)),
+        (DeadEnd.NOTHING_ALLOWED, (97,), (REGEX, LIST)),
+        (DeadEnd.NOTHING_ALLOWED, None, (REGEX,)),
+        (DeadEnd.TOO_COMPLEX, (97,), (REGEX,)),
         (OUTPUT_LEFT, (97,), ()),
         ("the engine had to start anew", (97,), ()),
+        (DeadEnd.NOTHING_ALLOWED.value, (97,), ()),  # the same words from somewhere else
         (None, (97,), ()),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 
 from engine.core.types import SamplingParams
 from engine.grammars.compiler import GrammarCompiler, Vocabulary
-from engine.grammars.dead_ends import NOTHING_ALLOWED
+from engine.grammars.dead_ends import DeadEnd
 from engine.grammars.matcher import Constraint
 from engine.grammars.source import GrammarKind, GrammarSource
 from engine.model.info import LoadedModel
@@ -146,7 +146,7 @@ def test_a_grammar_that_cannot_go_on_ends_its_request_and_no_other(tiny, make_dr
     driver.add(1, (3, 4), SamplingParams(temperature=0.0, constraint=free))
     driver.add(2, (3, 4), SamplingParams(temperature=0.0))
     failed = run(driver, tiny.model.info.eos_token_ids)
-    assert failed == {0: NOTHING_ALLOWED}
+    assert failed == {0: DeadEnd.NOTHING_ALLOWED}
     assert driver.rows[0].output == [opening]
     assert isinstance(json.loads(tiny.text(driver.rows[1].output)), dict)
 

@@ -8,7 +8,7 @@ import torch
 
 from engine.core.plan import RowStart
 from engine.core.types import SamplingParams, SequenceKey
-from engine.grammars.dead_ends import NOTHING_ALLOWED
+from engine.grammars.dead_ends import DeadEnd
 from engine.runner.biases import BiasTable
 from engine.runner.row_table import SAMPLING_DTYPE
 from engine.runner.sampler import sample
@@ -124,6 +124,6 @@ def test_row_without_an_allowed_token_is_told_and_left_as_it_was():
     masks.start([make_start(0, allowed_token_ids=()), make_start(1, allowed_token_ids=(7,))])
     logits = make_logits(2)
     masked, stuck = masks.apply(logits, np.array([1, 0]))
-    assert stuck == {1: NOTHING_ALLOWED}
+    assert stuck == {1: DeadEnd.NOTHING_ALLOWED}
     assert torch.equal(masked[1], logits[1])
     assert draw(masked)[0] == 7

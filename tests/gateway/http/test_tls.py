@@ -1,12 +1,17 @@
 """TLS of the HTTP port: the same files as gRPC's, replaced under a running gateway."""
 
+import asyncio
+import socket
 import ssl
 from pathlib import Path
 
 import httpx2
 import pytest
 import pytest_asyncio
+from starlette.responses import PlainTextResponse
 
+from gateway.accepting import TURNS_TO_HAND_OVER
+from gateway.http.door import HttpDoor
 from tests.auth.certificates import Authority, write
 from tests.gateway.world import World
 
@@ -90,3 +95,28 @@ async def test_clients_need_a_certificate_where_an_authority_is_named(
 
     assert await reaches(closed_world, known)
     assert not await reaches(closed_world, trusting(files.authority))
+
+
+async def test_who_is_still_shaking_hands_when_the_door_stops_is_not_served(files: Files) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    door = HttpDoor(("127.0.0.1", 0), PlainTextResponse("served"), max_connections=4, tls=context)
+    await door.start()
+    host, _, port = door.address.rpartition(":")
+    slow = socket.create_connection((host, int(port)))
+    for _ in range(TURNS_TO_HAND_OVER):  # it is accepted
+        await asyncio.sleep(0)
+    await door.stop(grace_s=1)
+
+    with pytest.raises((ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)):
+        await ask_over(slow, trusting(files.authority))
+
+
+async def ask_over(connected: socket.socket, context: ssl.SSLContext) -> None:
+    """Shake hands now, and wait for the beginning of an answer."""
+    reader, writer = await asyncio.open_connection(sock=connected, ssl=context, server_hostname="localhost")
+    try:
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await reader.readexactly(1)
+    finally:
+        writer.transport.abort()
