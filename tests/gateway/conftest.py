@@ -1,5 +1,6 @@
 """The gateway under test, its scripted engine and its database."""
 
+import tempfile
 from collections import abc
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from gateway.store.db import Database
 from gateway.telemetry import Telemetry
 from tests.conftest import fresh_database
 from tests.gateway.fake_engine import FakeEngine
+from tests.gateway.postgres_proxy import PostgresProxy
 from tests.gateway.world import Tenant, World
 
 
@@ -93,6 +95,25 @@ async def second_world(world: World, spans: InMemorySpanExporter, tmp_path: Path
 async def tenant(world: World) -> Tenant:
     """A tenant without limits."""
     return await world.tenant()
+
+
+@pytest_asyncio.fixture
+async def proxy(database_url: str) -> abc.AsyncIterator[PostgresProxy]:
+    """The gateway's way to Postgres."""
+    with tempfile.TemporaryDirectory() as directory:  # a socket's path must be short
+        door = PostgresProxy(database_url, Path(directory))
+        await door.open()
+        yield door
+        await door.shut()
+
+
+@pytest_asyncio.fixture
+async def proxied(closed_world: World, proxy: PostgresProxy) -> World:
+    """A running gateway behind the proxy, while the test itself reaches Postgres directly."""
+    closed_world.database_url = proxy.url
+    await closed_world.open()
+    await closed_world.serving()
+    return closed_world
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

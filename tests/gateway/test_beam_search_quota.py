@@ -13,8 +13,8 @@ from gateway.quota_terms import Mode
 from gateway.store.enums import Dimension, ReservationMode
 from gateway.store.records import QuotaLimit, QuotaPolicySettings
 from tests.gateway.fake_engine import FakeCall, hello
+from tests.gateway.quotas import HOUR_MS, team_of
 from tests.gateway.searches import NUM_STEPS, SearchGate, searched, searching, tell_found
-from tests.gateway.test_quota import HOUR_MS, team_of
 from tests.gateway.world import Tenant, World, refused
 
 FOUR = pb.BeamSearchOptions(width=4, num_returned=2)

@@ -11,7 +11,7 @@ from gateway.errors import StoreUnavailableError
 from gateway.quota_terms import Mode, Reserved
 from gateway.store.enums import Dimension, ReservationMode
 from gateway.store.records import QuotaLimit, QuotaPolicySettings
-from tests.gateway.test_quota import HOUR_MS, ONE_REQUEST, SLOTS, exhausted, expecting, five_tokens, team_of
+from tests.gateway.quotas import HOUR_MS, ONE_REQUEST, SLOTS, exhausted, expecting, five_tokens, team_of
 from tests.gateway.world import World, eventually
 
 SLOW = QuotaLimit(Dimension.OUTPUT_TOKENS, 60, HOUR_MS, 20)
