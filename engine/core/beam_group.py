@@ -131,8 +131,9 @@ class Beam:
             return PauseReason.READER
         return None if self.candidates is None else PauseReason.SIBLINGS
 
-    def is_told(self, event: Preempted | Resumed) -> bool:
-        """True for the first of the beams that is preempted, and the last one that is resumed."""
+    def note(self, event: Preempted | Resumed) -> bool:
+        """It happened to this beam. True if the request is to be told: of the first beam that is preempted, and of the
+        last one that is resumed."""
         group = self.group
         if isinstance(event, Resumed):
             return self.resume(event.at)

@@ -84,8 +84,8 @@ class BeamRounds:
         vacant = [place for place in range(len(parents)) if place not in first]
         for place in vacant:
             self._leave(parents[place], now)
-        forks = [self._fork(parents[child.parent], child, _place(group, vacant)) for child in further]
-        forks += [_nobody(self._at(parents[place], place)) for place in vacant]
+        forks = [self._fork(parents[child.parent], child, _take_place(group, vacant)) for child in further]
+        forks += [_nobody(self._put_at(parents[place], place)) for place in vacant]
         for place, child in first.items():
             _append(parents[place], child)
             if parents[place].row is not None:
@@ -106,7 +106,7 @@ class BeamRounds:
 
     def _fork(self, parent: Sequence, child: Child, place: int) -> Sequence:
         """A sequence at that place, in no list yet, with the tokens of `parent`, that of `child`, and shared blocks."""
-        seq, blocks, device = self._at(parent, place), self._lifecycle.blocks, parent.block_table.device
+        seq, blocks, device = self._put_at(parent, place), self._lifecycle.blocks, parent.block_table.device
         num_full = parent.num_computed_tokens // blocks.block_size
         num_shared = min(num_full, len(device))
         blocks.share(parent, seq, num_shared)
@@ -120,7 +120,7 @@ class BeamRounds:
         _append(seq, child)
         return seq
 
-    def _at(self, parent: Sequence, place: int) -> Sequence:
+    def _put_at(self, parent: Sequence, place: int) -> Sequence:
         """A sequence like `parent`, but without blocks, at this place among the beams."""
         lifecycle, beam, members = self._lifecycle, _beam(parent), _beam(parent).group.members
         is_new = place == len(members)
@@ -167,7 +167,7 @@ def _beam(seq: Sequence) -> Beam:
     return seq.beam
 
 
-def _place(group: BeamGroup, vacant: list[int]) -> int:
+def _take_place(group: BeamGroup, vacant: list[int]) -> int:
     """Where a further beam has its place: one of those that are vacant, which it then is not, or behind the others."""
     return vacant.pop(0) if vacant else len(group.members)
 

@@ -176,7 +176,7 @@ class Lifecycle:
 
     def tell(self, seq: Sequence, event: Preempted | Resumed) -> None:
         """`event` has happened to `seq`, and to its request unless that was so by another of its beams."""
-        if seq.beam is None or seq.beam.is_told(event):
+        if seq.beam is None or seq.beam.note(event):
             self.events.append(event)
 
     def finish(self, seq: Sequence, reason: FinishReason, now: Nanos, error: str | None = None) -> None:

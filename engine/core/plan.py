@@ -112,7 +112,8 @@ class StepOutput:
     """Results by row. Every row that samples is in exactly one of `accepted`, `candidates` and `errors`.
 
     `accepted` holds the tokens sampled: with drafts, those that were right and the one that follows them. `errors` ends
-    a sequence and says why, in words a client may read; `ended` are rows whose output is complete with what was
+    a sequence and says why, in words a client may read, by their type whether the client asked for it
+    (`engine.grammars.dead_ends`); `ended` are rows whose output is complete with what was
     accepted. `prompt_logprobs` has, for the rows that want them, one entry for each prompt token that the chunk
     predicts: the first one is that of the token behind the chunk's first. `completed_copies` are copies of this or
     earlier plans, each told once, in any order. `proposed` is how many drafts the runner has for the row now, none

@@ -119,7 +119,7 @@ class GrammarCompiler:
             del self._pending[work.key]
 
     def _begin(self) -> None:
-        while (work := self._turns.next()) is not None:
+        while (work := self._turns.take_next()) is not None:
             task = asyncio.create_task(asyncio.to_thread(_compiled, self._vocabulary, work.source))
             task.add_done_callback(partial(self._keep, work))
             work.begin(task, COMPILE_TIMEOUT_S)

@@ -12,7 +12,7 @@ LIST_FIELD = "sampling.allowed_token_ids"
 
 
 class DeadEnd(StrEnum):
-    """An error that what the client asked for leads to: it is told from a fault of ours by its type, not its words."""
+    """Why an output cannot go on, by what its client asked for. It is told from a fault of ours by its type."""
 
     NOTHING_ALLOWED = "leaves no token that may follow what has been written"
     TOO_COMPLEX = "cannot be held to any longer: what has been written leaves too much open at once"

@@ -71,7 +71,10 @@ class References:
                     self._parts_by_anchor.setdefault((url, anchor), []).append(part)
 
     def _found(self, reference: str) -> list[object]:
-        address, fragment = urldefrag(reference)
+        try:
+            address, fragment = urldefrag(reference)
+        except ValueError:  # it is no address at all
+            return []
         urls = [_joined(url, address) if address else url for url in self._roots_by_url]
         name = unquote(fragment)
         found: list[object] = []

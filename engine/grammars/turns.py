@@ -93,7 +93,7 @@ class Turns:
         """Nobody wants it any more."""
         self._waiting.remove(work)
 
-    def next(self) -> Work | None:
+    def take_next(self) -> Work | None:
         """Takes the work whose turn comes; it holds the turn until `end`. It is that of the tenant whose last turn is
         longest ago. None: all turns are taken, or nobody waits that may have the one that is left.
 
@@ -125,7 +125,10 @@ class Turns:
         return min(self._turn_by_tenant.get(tenant_id, 0) for tenant_id in work.num_askers)
 
     def _displaced_by(self, tenant_id: str) -> Work:
-        """The newest work of the tenant with the most places. One that several tenants want is nobody's flood."""
+        """The newest work of the tenant with the most places. One that several tenants want is nobody's flood.
+
+        Raises GrammarsBusyError where nobody has more places than `tenant_id`.
+        """
         num_places = Counter(work.sole_tenant for work in self._waiting)
         del num_places[None]
         most = max(num_places.values(), default=0)

@@ -51,18 +51,7 @@ class HttpDoor:
         self._tls = tls
         self._max_connections = max_connections
         self._state = ServerState()
-        self._config = uvicorn.Config(
-            app,
-            http=GuardedProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            # A request that was pipelined is started by the one before it, and must not take over who that was.
-            reset_contextvars=True,
-        )
+        self._config = _settings(app)
         self._server: asyncio.Server | None = None
         self._is_stopping = False
 
@@ -111,8 +100,23 @@ class HttpDoor:
         return GuardedProtocol(self._config, self._state, has_room=self._has_room)
 
     def _has_room(self, num_connections: int) -> bool:
-        """A client that was still shaking hands when the door stopped finds it closed."""
+        """At most `max_connections`, and none once the door stops: a client may still have been shaking hands."""
         return not self._is_stopping and num_connections <= self._max_connections
+
+
+def _settings(app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=GuardedProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        # A request that was pipelined is started by the one before it, and must not take over who that was.
+        reset_contextvars=True,
+    )
 
 
 def _bound(address: tuple[str, int], *, reuse_port: bool) -> socket.socket:

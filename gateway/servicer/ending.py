@@ -88,6 +88,7 @@ def outcome_of(
         error = DeadlineUnattainableError()
     elif reason is FinishReason.DEADLINE and not is_partial_ok:
         error = DeadlineExceededError()
+    # Who was too late is told in any case, also that it costs nothing.
     if error is not None and (progress.is_scheduled or reason is FinishReason.DEADLINE):
         _tell_billed(error, usage)
     finished = progress.finished

@@ -92,8 +92,18 @@ async def cancel(call: FakeCall) -> None:
     await call.finish(engine_pb2.FINISH_REASON_CANCELLED, cancel_reason=engine_pb2.CANCEL_REASON_ADMINISTRATOR)
 
 
+async def revoke(call: FakeCall) -> None:
+    await call.finish(engine_pb2.FINISH_REASON_CANCELLED, cancel_reason=engine_pb2.CANCEL_REASON_KEY_REVOKED)
+
+
 @pytest.mark.parametrize(
-    ("end", "reason"), [(fail, "INTERNAL"), (get_lost, "ENGINE_LOST"), (cancel, "GENERATION_CANCELLED")]
+    ("end", "reason"),
+    [
+        (fail, "INTERNAL"),
+        (get_lost, "ENGINE_LOST"),
+        (cancel, "GENERATION_CANCELLED"),
+        (revoke, "KEY_REVOKED"),
+    ],
 )
 async def test_whoever_is_refused_in_the_middle_is_told_what_is_billed(
     shared_world: World, end: abc.Callable[[FakeCall], abc.Awaitable[None]], reason: str

@@ -99,6 +99,12 @@ async def test_in_a_grammar_it_is_refused_too(grammars):
     assert refused.value.field == "sampling.grammar.lark"
 
 
+async def test_in_a_grammar_one_that_is_no_address_is_the_clients_fault(grammars):
+    with pytest.raises(InvalidFieldError) as refused:
+        await grammars.compile(GrammarSource(GrammarKind.LARK, 'start: %json {"$ref": "http://[#x"}'))
+    assert refused.value.field == "sampling.grammar.lark"
+
+
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
@@ -106,6 +112,7 @@ async def test_in_a_grammar_it_is_refused_too(grammars):
         ("#none", "Anchor 'none' does not exist"),
         ("https://example.org/other", "retrieving it failed"),
         ("#/$defs/a b", "Invalid URI reference"),
+        ("http://[#x", "Invalid URI reference"),
         (7, "must be a string"),
     ],
 )

@@ -26,7 +26,7 @@ def enter(among: Turns, *names: str) -> None:
 def order(among: Turns) -> list[str]:
     """How those that wait are served from now on."""
     found = []
-    while (served := among.next()) is not None:
+    while (served := among.take_next()) is not None:
         found.append(served.key.decode())
         among.end(served)
     return found
@@ -41,7 +41,7 @@ async def test_tenants_take_turns_however_much_each_of_them_asks_for():
 async def test_who_was_served_last_is_served_after_those_who_come_later():
     among = Turns()
     enter(among, "a0", "a1", "a2")
-    among.end(served := among.next())
+    among.end(served := among.take_next())
     assert served.key == b"a0"
     enter(among, "b0")
     assert order(among) == ["b0", "a1", "a2"]
@@ -57,31 +57,31 @@ async def test_what_several_want_comes_when_the_first_of_them_has_a_turn():
 async def test_nobody_has_every_turn_at_once_and_nobody_waits_for_long_turns_of_another():
     among = Turns()
     enter(among, "a0", "a1", "b0", "b1", "c0")
-    first, second = among.next(), among.next()
+    first, second = among.take_next(), among.take_next()
     assert (first.key, second.key) == (b"a0", b"b0")
-    assert among.next() is None  # all are taken
+    assert among.take_next() is None  # all are taken
     among.end(second)
-    assert among.next().key == b"c0"
+    assert among.take_next().key == b"c0"
     among.end(first)
-    assert among.next().key == b"a1"
+    assert among.take_next().key == b"a1"
 
 
 async def test_the_last_turn_is_left_for_others():
     among = Turns()
     enter(among, "a0", "a1")
     among.enter(work("shared", "a", "b"), "a")
-    assert among.next().key == b"a0"
-    assert among.next().key == b"shared"  # for b
-    assert among.next() is None
+    assert among.take_next().key == b"a0"
+    assert among.take_next().key == b"shared"  # for b
+    assert among.take_next() is None
 
 
 async def test_a_tenant_that_is_alone_goes_on_one_by_one():
     among = Turns()
     enter(among, "a0", "a1")
-    first = among.next()
-    assert among.next() is None
+    first = among.take_next()
+    assert among.take_next() is None
     among.end(first)
-    assert among.next().key == b"a1"
+    assert among.take_next().key == b"a1"
 
 
 async def test_no_tenant_with_fewer_places_than_another_is_turned_away(monkeypatch):
@@ -91,7 +91,7 @@ async def test_no_tenant_with_fewer_places_than_another_is_turned_away(monkeypat
     among, places, num_refused = Turns(), Counter[str](), 0
     for nth in range(2_000):
         if rng.random() < 0.2:
-            served = among.next()
+            served = among.take_next()
             if served is not None:
                 places[served.sole_tenant] -= 1
                 among.end(served)

@@ -108,8 +108,9 @@ async def test_who_is_still_shaking_hands_when_the_door_stops_is_not_served(file
         await asyncio.sleep(0)
     await door.stop(grace_s=1)
 
-    with pytest.raises((ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)):
-        await ask_over(slow, trusting(files.authority))
+    with slow, pytest.raises((ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)):
+        async with asyncio.timeout(10):
+            await ask_over(slow, trusting(files.authority))
 
 
 async def ask_over(connected: socket.socket, context: ssl.SSLContext) -> None:
