@@ -87,6 +87,12 @@ def lost_steps_text(num_steps: int, num_requeues: int) -> str:
     return f"OUT OF MEMORY in {steps} since its start, {requests} {were} sent back"
 
 
+def policy_text(name: str, options: abc.Mapping[str, str]) -> str:
+    """`fair (mode=strict)`, the options as they were given."""
+    given = ", ".join(f"{option}={value}" for option, value in sorted(options.items()))
+    return f"{name} ({given})" if given else name
+
+
 def plain_seconds(length_s: float) -> str:
     """`3.0 s`, however long: one below the other they can be compared."""
     return f"{length_s:.1f} s"

@@ -8,6 +8,7 @@ from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.command import Admin, admin_command
 from gateway.cli.errors import UsageError
 from gateway.cli.output import Column, OutputFormat, OutputOption, print_many, stdout
+from gateway.words import policy_text
 
 app = typer.Typer(help="Engines, and the policies that they decide by.", no_args_is_help=True)
 
@@ -119,12 +120,6 @@ def parse_options(flag: str, texts: list[str] | tuple[()]) -> dict[str, str]:
             raise UsageError(f"{flag}: {text!r} must be NAME=VALUE, each name once")
         options[name] = value
     return options
-
-
-def policy_text(name: str, options: dict[str, str]) -> str:
-    """`fair (mode=strict)`, the options as they were given."""
-    given = ", ".join(f"{option}={value}" for option, value in sorted(options.items()))
-    return f"{name} ({given})" if given else name
 
 
 def _state_text(engine: pb.EngineStatus) -> str:

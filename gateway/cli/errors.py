@@ -94,6 +94,9 @@ def cli_error(error: grpc.RpcError, address: str) -> CliError:
     """What a command that called `address` ends with."""
     refusal = read_refusal(error)
     if refusal.is_unreachable:
-        hint = "start it with: evenflow up   (or name another: --address HOST:PORT, EVENFLOW_ADDRESS)"
+        hint = (
+            "start it with: evenflow up   (or name another: --address HOST:PORT, EVENFLOW_ADDRESS;"
+            " if it speaks TLS: --ca-cert FILE, EVENFLOW_CA_CERT)"
+        )
         return CliError(f"cannot reach the gateway at {address}", ExitCode.UNREACHABLE, hint)
     return CliError(str(refusal))

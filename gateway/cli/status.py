@@ -8,10 +8,9 @@ from rich.table import Table
 
 from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.cli.command import Admin, admin_command
-from gateway.cli.engines import policy_text
 from gateway.cli.output import OutputFormat, OutputOption, new_table, print_data, stdout, to_data
 from gateway.settings import WILDCARD_HOSTS
-from gateway.words import counted, lost_steps_text, part_text, short_name
+from gateway.words import counted, lost_steps_text, part_text, policy_text, short_name
 
 MAX_TENANTS = 50
 NOW_HEADINGS = ("TEAM", "WEIGHT", "SHARE", "FAIR", "LEAD", "RUNNING", "WAITING", "PAUSED", "SWAPPED")

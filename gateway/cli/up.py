@@ -150,6 +150,8 @@ def greet(
     console.print("\nNext, in another terminal:")
     if settings.data_dir != DataDir.at(None):
         console.print(f"  export EVENFLOW_DATA_DIR={settings.data_dir.path}")
+    if settings.has_tls:
+        console.print(f"  export EVENFLOW_CA_CERT={os.environ['EVENFLOW_CA_CERT']}")
     if installation.has_new_admin_key:
         for line in ("orgs create acme", "teams create acme/search", "keys create --team acme/search --save"):
             console.print(f"  {evenflow} {line}")

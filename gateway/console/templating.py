@@ -17,7 +17,7 @@ from evenflow.admin.v1 import admin_pb2 as pb
 from gateway.console.key_forms import state_of
 from gateway.console.statics import Statics
 from gateway.console.words import NOTHING
-from gateway.words import counted, lost_steps_text, number, short_name
+from gateway.words import counted, lost_steps_text, number, policy_text, short_name
 
 NONE = Markup('<span class="none">{}</span>').format(NOTHING)
 UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -34,7 +34,9 @@ class Templates:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.globals.update(static=statics.url, none_shown=NONE, lost_steps_text=lost_steps_text)
+        self._environment.globals.update(
+            static=statics.url, none_shown=NONE, lost_steps_text=lost_steps_text, policy_text=policy_text
+        )
         self._environment.filters.update(
             clock=clock,
             counted=counted,

@@ -303,6 +303,7 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
     async def GetStats(self, request, context):  # noqa: N802
         return pb.GetStatsResponse(
             scheduling_policy="vtc",
+            scheduling_options={"output_cost": "3"},
             preemption_policy="over_served",
             preemption_mode="auto",
             prices=PRICES,

@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from evenflow.admin.v1 import admin_pb2 as pb
-from gateway.cli.engines import policy_text
 from gateway.cli.top.figures import Figures, SortKey, TeamFigures, ordered
-from gateway.words import counted, lost_steps_text, part_text, short_name
+from gateway.words import counted, lost_steps_text, part_text, policy_text, short_name
 
 BAR_WIDTH = 24
 MIN_TEAM_WIDTH = 12

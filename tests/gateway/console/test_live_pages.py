@@ -52,7 +52,8 @@ async def test_the_overview_says_what_the_status_says(world: World, visitors: Vi
     told = texts(page)
     (engine,) = status.engines
     assert f"KV blocks on the device {engine.num_device_blocks} 0 in use 0.0 % 0 being copied" in told
-    assert f"Policy {engine.scheduling_policy}" in told
+    (cost,) = engine.scheduling_options.values()
+    assert f"Policy {engine.scheduling_policy} (output_cost={cost}), preemption {engine.preemption_policy}" in told
     for team in engine.tenants:
         name = "/".join(team.team.split("/")[1::2])
         assert f"{name} {team.prefill_tokens:,} {team.output_tokens:,}" in told
