@@ -45,6 +45,7 @@ def stored_response_to_pb(stored: StoredUsage) -> pb.GenerateResponse:
         usage=stored_usage_to_pb(stored),
         timings=stored_timings_to_pb(stored),
         replayed=True,
+        finish_reason=stored_finish_reason_to_pb(stored.finish_reason),
     )
 
 

@@ -149,7 +149,7 @@ async def test_a_finished_one_is_answered_from_the_ledger_when_its_output_is_gon
     assert again.usage == first.usage == finish.finish.usage
     assert (again.generation_id, again.model) == (first.generation_id, first.model)
     assert admission.admission.replayed
-    assert finish.finish.finish_reason == pb.FINISH_REASON_STOP
+    assert again.finish_reason == finish.finish.finish_reason == pb.FINISH_REASON_STOP
     assert other.info.reason == "REQUEST_ID_REUSED"
     assert len(await shared_world.usage_rows(own_tenant)) == 1
 

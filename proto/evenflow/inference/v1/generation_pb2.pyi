@@ -775,11 +775,14 @@ class GenerateResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     REPLAYED_FIELD_NUMBER: _builtins.int
+    FINISH_REASON_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.str
     """The server's id (UUIDv7): ledger, traces, CancelGeneration."""
     model: _builtins.str
     replayed: _builtins.bool
     """An earlier call with this request_id made the generation. `outputs` is empty where only its usage is stored."""
+    finish_reason: Global___FinishReason.ValueType
+    """How the generation ended, where `outputs` is empty; else each of them says it."""
     @_builtins.property
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Output]:
         """One; of a beam search `num_returned`, the best first. A search that was cut short has none of its own: one, without
@@ -799,10 +802,11 @@ class GenerateResponse(_message.Message):
         usage: Global___Usage | None = ...,
         timings: Global___Timings | None = ...,
         replayed: _builtins.bool = ...,
+        finish_reason: Global___FinishReason.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_id", b"generation_id", "model", b"model", "outputs", b"outputs", "replayed", b"replayed", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish_reason", b"finish_reason", "generation_id", b"generation_id", "model", b"model", "outputs", b"outputs", "replayed", b"replayed", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
