@@ -26,7 +26,7 @@ SettingsError stands apart: it stops the start and never reaches a caller.
 
 from collections import abc
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import grpc
 
@@ -76,7 +76,8 @@ class QuotaViolation:
 
 
 class GatewayError(Exception):
-    """Base of everything that a caller is told. `retry_after_s` None says that a retry as such will not help."""
+    """Base of everything that a caller is told. `retry_after_s` None says that a retry as such will not help;
+    `is_final`: nor does waiting for anything else."""
 
     code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
     reason: ClassVar[str] = "INTERNAL"
@@ -96,6 +97,13 @@ class GatewayError(Exception):
         self.retry_after_s = retry_after_s
         self.field_violations = field_violations
         self.quota_violations = quota_violations
+        self.is_final = False
+
+    def as_final(self) -> Self:
+        """The same error, told of a call that gets no other answer however often it is repeated."""
+        same = type(self).__new__(type(self), *self.args)
+        vars(same).update(vars(self), retry_after_s=None, is_final=True)
+        return same
 
     def tell_billed(self, *, input_tokens: int, output_tokens: int) -> None:
         """The request that ended so had begun: its caller is told what of it is billed."""

@@ -111,7 +111,7 @@ async def _collect(served: Served) -> tuple[tuple[Delta, ...], Outcome]:
     with served.reading(whole=True) as reader:
         async with aclosing(reader.messages()) as messages:
             deltas = tuple([event async for _, event in messages if isinstance(event, Delta)])
-    return deltas, result_of(served.transcript)
+    return deltas, result_of(served)
 
 
 async def _pump(stream: EventStream, served: Served, choices: ChoiceStream) -> Outcome:
@@ -128,7 +128,7 @@ async def _pump(stream: EventStream, served: Served, choices: ChoiceStream) -> O
                         await stream.comment(_place(event))
                     case _:
                         pass  # a pause shows as silence, which the heartbeat fills
-        outcome = result_of(served.transcript)
+        outcome = result_of(served)
         await stream.write(choices.ended(outcome))
         return outcome
 

@@ -187,7 +187,7 @@ def error_headers(error: GatewayError) -> list[Header]:
     if error.retry_after_s is not None:
         headers.append(("retry-after", str(math.ceil(error.retry_after_s))))
         headers.append(("retry-after-ms", str(math.ceil(error.retry_after_s * 1000))))
-    elif status in _REPEATED:
+    elif status in _REPEATED or error.is_final:
         headers.append(("x-should-retry", "false"))
     return headers
 

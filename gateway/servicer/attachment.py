@@ -42,10 +42,11 @@ class Served:
             self.generation.left()
 
 
-def result_of(transcript: Transcript) -> Outcome:
-    """The end of a generation whose messages are all read. Raises the error that stands for a result."""
-    outcome = transcript.outcome
+def result_of(served: Served) -> Outcome:
+    """The end of a generation whose messages are all read. Raises the error that stands for a result, as the last word
+    to whoever repeats a request that was billed."""
+    outcome = served.transcript.outcome
     assert outcome is not None, "its messages have ended"
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome
+    if outcome.error is None:
+        return outcome
+    raise outcome.error.as_final() if served.is_replay and outcome.usage.num_billed_tokens else outcome.error

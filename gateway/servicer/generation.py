@@ -73,7 +73,7 @@ class GenerationServicer(GenerationServiceServicer):
             async with aclosing(reader.messages()) as messages:
                 async for sequence, event in messages:
                     yield event_to_pb(sequence, event, served)
-            yield end_to_pb(sequence + 1, served.transcript)
+            yield end_to_pb(sequence + 1, served)
 
     async def GetGeneration(self, request: pb.GetGenerationRequest, context: Context) -> pb.GetGenerationResponse:
         return await self._lookup.state(request)

@@ -78,7 +78,7 @@ class Lookup:
             async with aclosing(reader.messages()) as messages:
                 async for last, event in messages:
                     yield pb.WatchGenerationResponse(update=event_to_pb(last, event, served))
-            yield pb.WatchGenerationResponse(update=end_to_pb(last + 1, served.transcript))
+            yield pb.WatchGenerationResponse(update=end_to_pb(last + 1, served))
 
     async def cancel(self, named: abc.Sequence[str]) -> int:
         """How many of the ids were running generations of the caller's team, here or at another gateway.

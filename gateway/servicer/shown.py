@@ -26,7 +26,7 @@ from gateway.store.generations import StoredUsage
 def response_to_pb(served: Served, deltas: abc.Sequence[Delta]) -> pb.GenerateResponse:
     """The whole answer of a generation that has ended. Raises the error that stands for a result."""
     transcript = served.transcript
-    outcome = result_of(transcript)
+    outcome = result_of(served)
     return pb.GenerateResponse(
         generation_id=transcript.generation_id,
         model=transcript.model,
@@ -112,9 +112,9 @@ def event_to_pb(sequence: int, event: Event, served: Served) -> pb.StreamGenerat
             return pb.StreamGenerateResponse(sequence=sequence, resumed=pb.Resumed())
 
 
-def end_to_pb(sequence: int, transcript: Transcript) -> pb.StreamGenerateResponse:
+def end_to_pb(sequence: int, served: Served) -> pb.StreamGenerateResponse:
     """The last message of a stream. Raises the error that stands for a result."""
-    return pb.StreamGenerateResponse(sequence=sequence, finish=finish_to_pb(result_of(transcript)))
+    return pb.StreamGenerateResponse(sequence=sequence, finish=finish_to_pb(result_of(served)))
 
 
 def state_to_pb(transcript: Transcript, deltas: abc.Sequence[Delta] | None) -> pb.GetGenerationResponse:

@@ -3,6 +3,7 @@
 import asyncio
 from uuid import uuid4
 
+import grpc
 import httpx2
 import openai
 
@@ -25,6 +26,14 @@ async def echo(call: FakeCall) -> None:
     await call.admit()
     await call.emit(list(call.start.prompt_token_ids))
     await call.finish()
+
+
+async def get_lost(call: FakeCall) -> None:
+    """In the middle of the output."""
+    await call.accept()
+    await call.admit()
+    await call.emit(b"abc")
+    await call.refuse(grpc.StatusCode.UNAVAILABLE, "DRAINING")
 
 
 async def test_text_usage_ledger_and_what_the_engine_is_asked_are_the_same(
@@ -86,6 +95,23 @@ async def test_an_idempotency_key_is_a_request_id_at_both_doors(
     assert over_http.json()["id"] == again.json()["id"] == f"chatcmpl-{over_grpc.generation_id}"
     assert (other.status_code, other.json()["error"]["reason"]) == (409, "REQUEST_ID_REUSED")
     assert other.headers["x-should-retry"] == "false"
+    assert len(await shared_world.usage_rows(own_tenant)) == 1
+
+
+async def test_who_repeats_what_failed_and_was_billed_is_told_that_no_wait_helps(
+    shared_world: World, own_tenant: Tenant, own_http: httpx2.AsyncClient
+) -> None:
+    shared_world.engine.script = get_lost
+    key = str(uuid4())
+    body = {"model": MODEL, "messages": MESSAGES, "max_tokens": 8}
+    first, again = [await own_http.post(PATH, json=body, headers={"idempotency-key": key}) for _ in range(2)]
+    over_grpc = await refused(own_tenant.generate(model=MODEL, chat=CHAT, request_id=key))
+
+    assert first.json()["error"] | {"request_id": ""} == again.json()["error"] | {"request_id": ""}
+    assert (first.status_code, first.json()["error"]["reason"]) == (503, "ENGINE_LOST")
+    assert ("retry-after" in first.headers, "x-should-retry" in first.headers) == (True, False)
+    assert ("retry-after" in again.headers, again.headers["x-should-retry"]) == (False, "false")
+    assert (over_grpc.info.reason, over_grpc.retry) == ("ENGINE_LOST", None)
     assert len(await shared_world.usage_rows(own_tenant)) == 1
 
 
